@@ -1,0 +1,1 @@
+"""Decides: from costs alone, without touching a graph."""

@@ -1,0 +1,105 @@
+"""Which operations run, and in which order, once it is known which storages are saved.
+
+Forward runs what its outputs and the saved storages need, in the joint graph's order. Backward runs
+its own operations in the joint graph's order; a forward operation that must be recomputed is placed
+just before the first backward operation that needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from karma_fx.errors import UnsupportedError
+from karma_fx.planner.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Operation indices in execution order. ``recomputed`` are the forward ones in ``backward``."""
+
+    saved: frozenset[int]
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    recomputed: frozenset[int]
+
+
+def make_sequence(problem: Problem, saved: frozenset[int]) -> Sequence:
+    """Order the operations when exactly ``saved`` (storage ids) cross from forward to backward.
+
+    Raises ``ValueError`` when an operation that may not be recomputed would have to be; close the
+    set with ``legal_saved`` first. Saved storages that backward turns out not to need are dropped.
+    """
+    ops = problem.ops
+    roots = {problem.storages[s].root for s in saved}
+    backward: list[int] = []
+    done: set[int] = set()
+    used_roots: set[int] = set()
+    for i in problem.backward_ops:
+        missing = _missing(problem, i, roots, done, used_roots)
+        for j in missing:
+            if not ops[j].recomputable:
+                raise ValueError(f"{ops[j].name} may not be recomputed, but would have to be")
+        backward.extend(missing)
+        done.update(missing)
+        backward.append(i)
+        done.add(i)
+    kept = frozenset(s for s in saved if problem.storages[s].root in used_roots)
+    return Sequence(
+        kept,
+        _forward(problem, kept),
+        tuple(backward),
+        frozenset(j for j in backward if ops[j].forward),
+    )
+
+
+def _missing(
+    problem: Problem, op: int, roots: set[int], done: set[int], used_roots: set[int]
+) -> list[int]:
+    """Forward operations to recompute before ``op``, in order; notes the saved roots in use."""
+    found: set[int] = set()
+    todo = [op]
+    while todo:
+        for j in problem.ops[todo.pop()].inputs:
+            if j in done or j in found or not problem.ops[j].forward:
+                continue
+            if j in roots:
+                used_roots.add(j)
+                continue
+            found.add(j)
+            todo.append(j)
+    return sorted(found)
+
+
+def _forward(problem: Problem, saved: frozenset[int]) -> tuple[int, ...]:
+    wanted = set(problem.forward_outputs) | {problem.storages[s].root for s in saved}
+    wanted.update(i for i in problem.forward_ops if problem.ops[i].required)
+    return tuple(sorted(problem.closure(wanted)))
+
+
+def legal_saved(problem: Problem, saved: frozenset[int]) -> frozenset[int]:
+    """``saved`` plus the storages that must be saved since their operations can't be recomputed."""
+    ops = problem.ops
+    saved_roots = {problem.storages[s].root for s in saved}
+    extra: set[int] = set()
+    seen: set[int] = set()
+    todo = list(problem.backward_ops)
+    while todo:
+        for j in ops[todo.pop()].inputs:
+            if j in seen or not ops[j].forward or j in saved_roots:
+                continue
+            seen.add(j)
+            if ops[j].recomputable:
+                todo.append(j)
+            else:
+                extra.add(_storage_of(problem, j))
+    return frozenset(saved | extra)
+
+
+def _storage_of(problem: Problem, op: int) -> int:
+    """The storage to save so that ``op`` need not be recomputed."""
+    if op in problem.root_storage:
+        return problem.root_storage[op]
+    raise UnsupportedError(
+        f"{problem.ops[op].name} can be neither saved nor recomputed; "
+        "compile the module that contains it with another back end"
+    )

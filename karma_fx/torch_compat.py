@@ -1,0 +1,150 @@
+"""Every private import of torch's, in one place, so that another torch release is one file's work.
+
+Read against torch 2.13.0. Nothing else in the project may import a name that begins with an
+underscore from torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.registry import lookup_backend
+from torch._functorch._aot_autograd.utils import (
+    _is_bwd_seed_offset,
+    _is_fwd_seed_offset,
+    _is_tangent,
+)
+from torch._functorch.compile_utils import raise_getitems
+from torch._functorch.partitioners import (
+    _extract_fwd_bwd_modules,
+    functionalize_rng_ops,
+    has_recomputable_rng_ops,
+)
+from torch._guards import detect_fake_mode
+from torch._prims.rng_prims import run_with_rng_state
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import is_sym_node
+from torch.fx.graph import _BoxedCodeGen
+from torch.fx.node import has_side_effect
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.checkpoint import CheckpointPolicy
+
+__all__ = [
+    "FakeTensor",
+    "allocation_events",
+    "aot_autograd",
+    "box_codegen",
+    "extract_forward_backward",
+    "fake_like",
+    "has_side_effect",
+    "is_seed",
+    "is_sym_node",
+    "is_tangent",
+    "lookup_backend",
+    "pair_rng",
+    "raise_getitems",
+    "real_mode",
+    "run_with_rng_state",
+    "size_hint",
+]
+
+
+def size_hint(value: Any) -> int:
+    """A concrete int for a size that may be symbolic (its hint; 0 when it has none)."""
+    if isinstance(value, int):
+        return value
+    node = getattr(value, "node", None)
+    hint = getattr(node, "hint", None)
+    return int(hint) if isinstance(hint, int) else 0
+
+
+def is_tangent(node: fx.Node) -> bool:
+    """True for the placeholders that hold the gradients of the forward's outputs."""
+    return bool(_is_tangent(node))
+
+
+def is_seed(node: fx.Node) -> bool:
+    """True for the placeholders of functionalised random seeds."""
+    return bool(_is_fwd_seed_offset(node) or _is_bwd_seed_offset(node))
+
+
+def box_codegen(graph_module: fx.GraphModule) -> None:
+    """Make ``graph_module.forward`` take ONE list and clear it, so that inputs die early."""
+    graph_module.graph.set_codegen(_BoxedCodeGen())
+    graph_module.recompile()
+
+
+def extract_forward_backward(
+    joint: fx.GraphModule,
+    saved: Sequence[fx.Node],
+    saved_syms: Sequence[fx.Node],
+    num_fwd_outputs: int,
+) -> tuple[fx.GraphModule, fx.GraphModule, int]:
+    """torch's own extraction: the forward that returns ``saved``, the backward that takes them.
+
+    Returns both, and the number of SymInts saved once torch has pruned what backward does not use.
+    """
+    values, syms = list(saved), list(saved_syms)
+    fw, bw = _extract_fwd_bwd_modules(
+        joint, values, saved_sym_nodes=syms, num_fwd_outputs=num_fwd_outputs
+    )
+    return fw, bw, len(syms)
+
+
+def pair_rng(
+    joint: fx.GraphModule,
+    fw: fx.GraphModule,
+    bw: fx.GraphModule,
+    recomputed: Sequence[fx.Node],
+    num_syms: int,
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Make each recomputed random op of ``bw`` replay the state that ``fw`` drew from.
+
+    ``recomputed`` are joint nodes. torch pairs only nodes that are tagged; other nodes' tags (a
+    user's own ``checkpoint``) are taken off, since the plan decides.
+    """
+    for node in joint.graph.nodes:
+        node.meta.pop("recompute", None)
+    for node in recomputed:
+        node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+        node.meta.setdefault("ac_graph_id", 1)
+    if has_recomputable_rng_ops(joint):
+        fw, bw = functionalize_rng_ops(joint, fw, bw, num_syms)
+    return fw, bw
+
+
+def fake_like(make: Callable[[], torch.Tensor], example: fx.Node) -> torch.Tensor:
+    """Run ``make`` under the fake mode that ``example``'s value belongs to."""
+    value = example.meta.get("val")
+    mode = value.fake_mode if isinstance(value, FakeTensor) else detect_fake_mode()
+    if mode is None:
+        return make()
+    with mode:
+        return make()
+
+
+@contextlib.contextmanager
+def real_mode() -> Iterator[None]:
+    """Leave every fake and tracing mode for a while: what runs inside runs on real tensors."""
+    with _disable_current_modes(), unset_fake_temporarily(), torch.no_grad():
+        yield
+
+
+def allocation_events(profile: Any) -> list[tuple[int, int]]:
+    """``(time_ns, bytes)`` of every allocation (positive) and free (negative) that a finished
+    ``torch.profiler.profile(profile_memory=True)`` saw, in order of time."""
+    stack = list(profile.profiler.kineto_results.experimental_event_tree())
+    found: list[tuple[int, int]] = []
+    while stack:
+        event = stack.pop()
+        stack.extend(event.children)
+        if event.typed[0] == torch._C._profiler._EventType.Allocation:
+            found.append((event.start_time_ns, event.typed[1].alloc_size))
+    found.sort(key=operator.itemgetter(0))
+    return found
