@@ -33,7 +33,8 @@ class Storage:
 
     ``root`` is the operation whose output is the tensor that owns it, or -1 when it comes from
     outside (a parameter, buffer, input or tangent: always near, and charged to the budget).
-    ``pinned`` storages are outputs, held by the caller until the step ends.
+    ``pinned`` storages are outputs, held by the caller until the step ends. ``savable`` ones are
+    owned by a tensor of the graph, ``movable`` ones by an ordinary strided tensor.
     """
 
     name: str
@@ -41,6 +42,8 @@ class Storage:
     root: int
     pinned: bool = False
     tangent: bool = False
+    savable: bool = True
+    movable: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,13 @@ class Problem:
     @cached_property
     def root_storage(self) -> dict[int, int]:
         """Operation -> the storage that it is the root of."""
-        return {s.root: i for i, s in enumerate(self.storages) if s.root >= 0}
+        return {s.root: i for i, s in enumerate(self.storages) if s.root >= 0 and s.savable}
 
     @cached_property
     def saved_by_default(self) -> frozenset[int]:
         """The saved tensors: storages that forward makes and backward needs."""
-        return frozenset(self.needed_storages(self.backward_ops))
+        read = [*self.backward_ops, *(i for i in self.backward_outputs if self.ops[i].forward)]
+        return frozenset(self.needed_storages(read))
 
     def needed_storages(self, ops: Iterable[int]) -> set[int]:
         """Storages of forward that ``ops`` (of backward) read."""
@@ -94,7 +98,7 @@ class Problem:
         for i in ops:
             for s in self.ops[i].touches:
                 root = self.storages[s].root
-                if root >= 0 and self.ops[root].forward:
+                if root >= 0 and self.ops[root].forward and self.storages[s].savable:
                     found.add(s)
         return found
 

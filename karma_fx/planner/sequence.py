@@ -34,15 +34,17 @@ def make_sequence(problem: Problem, saved: frozenset[int]) -> Sequence:
     backward: list[int] = []
     done: set[int] = set()
     used_roots: set[int] = set()
-    for i in problem.backward_ops:
+    # A gradient may be a forward value itself: such outputs come last, as needs without an operation.
+    for i in [*problem.backward_ops, *(j for j in problem.backward_outputs if ops[j].forward)]:
         missing = _missing(problem, i, roots, done, used_roots)
         for j in missing:
             if not ops[j].recomputable:
                 raise ValueError(f"{ops[j].name} may not be recomputed, but would have to be")
         backward.extend(missing)
         done.update(missing)
-        backward.append(i)
-        done.add(i)
+        if not ops[i].forward:
+            backward.append(i)
+            done.add(i)
     kept = frozenset(s for s in saved if problem.storages[s].root in used_roots)
     return Sequence(
         kept,
@@ -57,16 +59,16 @@ def _missing(
 ) -> list[int]:
     """Forward operations to recompute before ``op``, in order; notes the saved roots in use."""
     found: set[int] = set()
-    todo = [op]
+    todo = [op] if problem.ops[op].forward else list(problem.ops[op].inputs)
     while todo:
-        for j in problem.ops[todo.pop()].inputs:
-            if j in done or j in found or not problem.ops[j].forward:
-                continue
-            if j in roots:
-                used_roots.add(j)
-                continue
+        j = todo.pop()
+        if j in done or j in found or not problem.ops[j].forward:
+            continue
+        if j in roots:
+            used_roots.add(j)
+        else:
             found.add(j)
-            todo.append(j)
+            todo.extend(problem.ops[j].inputs)
     return sorted(found)
 
 
@@ -82,16 +84,17 @@ def legal_saved(problem: Problem, saved: frozenset[int]) -> frozenset[int]:
     saved_roots = {problem.storages[s].root for s in saved}
     extra: set[int] = set()
     seen: set[int] = set()
-    todo = list(problem.backward_ops)
+    todo = [j for i in problem.backward_ops for j in ops[i].inputs]
+    todo.extend(problem.backward_outputs)
     while todo:
-        for j in ops[todo.pop()].inputs:
-            if j in seen or not ops[j].forward or j in saved_roots:
-                continue
-            seen.add(j)
-            if ops[j].recomputable:
-                todo.append(j)
-            else:
-                extra.add(_storage_of(problem, j))
+        j = todo.pop()
+        if j in seen or not ops[j].forward or j in saved_roots:
+            continue
+        seen.add(j)
+        if ops[j].recomputable:
+            todo.extend(ops[j].inputs)
+        else:
+            extra.add(_storage_of(problem, j))
     return frozenset(saved | extra)
 
 

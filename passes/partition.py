@@ -1,0 +1,115 @@
+"""partition: cut the forward operations into blocks, and give backward operations their block.
+
+A cut between two operations is as wide as the activations that cross it. Blocks end at narrow cuts:
+those narrower than every other cut in their neighbourhood, and not much wider than the narrowest one
+further around (a residual stream, say, and not the middle of an attention).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from torch import fx
+
+from karma_fx.planner.problem import Storage
+from karma_fx.record import NodeRecord, Phase
+from karma_fx.work import Work
+
+
+def cut_widths(forward: list[NodeRecord], storages: list[Storage]) -> list[int]:
+    """``widths[i]``: bytes of activations made at or before operation ``i`` and read after it."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, record in enumerate(forward):
+        for s in record.touches:
+            if storages[s].root >= 0:
+                first.setdefault(s, position)
+                last[s] = position
+    delta = [0] * (len(forward) + 1)
+    for s, start in first.items():
+        delta[start] += storages[s].nbytes
+        delta[last[s]] -= storages[s].nbytes
+    widths, live = [], 0
+    for change in delta[:-1]:
+        live += change
+        widths.append(live)
+    return widths
+
+
+def choose_cuts(widths: list[int], max_blocks: int, wide: float) -> list[int]:
+    """Positions after which a block ends (the last operation not among them)."""
+    n = len(widths)
+    near = max(2, n // (4 * max_blocks))
+    far = max(near, n // 8)
+    cuts: list[int] = []
+    for i in range(n - 1):
+        here = widths[i]
+        around = widths[max(0, i - near) : i + near + 1]
+        envelope = sorted(widths[max(0, i - far) : min(n - 1, i + far + 1)])
+        floor = envelope[len(envelope) // 20]
+        if here <= 0 or here > min(around) or here > wide * max(floor, 1):
+            continue
+        if cuts and i - cuts[-1] <= near:
+            continue
+        cuts.append(i)
+    return cuts
+
+
+def block_name(nodes: list[fx.Node], index: int) -> str:
+    """The deepest module path that most of the block's operations share."""
+    paths: Counter[str] = Counter()
+    for node in nodes:
+        stack = node.meta.get("nn_module_stack") or {}
+        for path, _ in stack.values():
+            cleaned = _clean(path)
+            if cleaned:
+                paths[cleaned] += 1
+    most = max(paths.values(), default=0)
+    shared = [path for path, count in paths.items() if count >= 0.6 * most]
+    return max(shared, key=len) if shared else f"block{index}"
+
+
+def _clean(path: str) -> str:
+    """``L['self']._modules['blocks']._modules['3']`` -> ``blocks.3``."""
+    path = path.replace("L['self']", "").replace("._modules", "")
+    for old in ("['", "']", '["', '"]', "[", "]"):
+        path = path.replace(old, ".")
+    return ".".join(part for part in path.split(".") if part)
+
+
+def assign_backward(work: Work, block_of_seq: dict[int, int], num_blocks: int) -> None:
+    """Backward operations belong to the block of the forward operation that autograd made them
+    for (the same ``seq_nr``); blocks never rise along backward."""
+    current = num_blocks - 1
+    for node, record in work.operations():
+        if record.phase is Phase.BACKWARD:
+            own = block_of_seq.get(node.meta.get("seq_nr", -1), current)
+            current = min(current, own)
+            record.block = current
+
+
+@dataclass(frozen=True)
+class Partition:
+    """See the module's docstring. At most about ``max_blocks`` blocks; a cut may be ``wide`` times
+    as wide as the narrow ones around it."""
+
+    max_blocks: int = 64
+    wide: float = 1.3
+    name: str = "partition"
+
+    def apply(self, work: Work) -> None:
+        forward = [(n, r) for n, r in work.operations() if r.phase is Phase.FORWARD]
+        widths = cut_widths([r for _, r in forward], work.storages)
+        cuts = set(choose_cuts(widths, self.max_blocks, self.wide))
+        block, members, names = 0, [], []
+        block_of_seq: dict[int, int] = {}
+        for position, (node, record) in enumerate(forward):
+            record.block = block
+            block_of_seq[node.meta.get("seq_nr", -1)] = block
+            members.append(node)
+            if position in cuts or position == len(forward) - 1:
+                names.append(block_name(members, block))
+                block, members = block + 1, []
+        work.block_names = names or ["block0"]
+        assign_backward(work, block_of_seq, len(work.block_names))
