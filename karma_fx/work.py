@@ -25,6 +25,7 @@ class Work:
     options: Options
     device: str = "cpu"
     storages: list[Storage] = field(default_factory=list)  # annotate
+    gradients: frozenset[int] = frozenset()  # annotate
     block_names: list[str] = field(default_factory=list)  # partition
     problem: Problem | None = None  # cost
     links: Links | None = None  # cost

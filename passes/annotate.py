@@ -104,12 +104,12 @@ class _Annotator:
             if node.op in ("placeholder", "get_attr"):
                 self._outside(node)
                 if node in mutated:
-                    self.frozen.update(self._ids_of(node))
+                    self.frozen.update(self.ids_of(node))
             elif node.op == "call_function" and not torch_compat.is_sym_node(node):
                 node.meta[KEY] = self._operation(node)
         return self.storages
 
-    def _ids_of(self, node: fx.Node) -> tuple[int, ...]:
+    def ids_of(self, node: fx.Node) -> tuple[int, ...]:
         found = (self.ids.get(storage_key(t)) for t in tensors_of(node))
         return tuple(dict.fromkeys(i for i in found if i is not None))
 
@@ -126,13 +126,13 @@ class _Annotator:
 
     def _operation(self, node: fx.Node) -> NodeRecord:
         index, self.count = self.count, self.count + 1
-        inputs = [s for source in node.all_input_nodes for s in self._ids_of(source)]
+        inputs = [s for source in node.all_input_nodes for s in self.ids_of(source)]
         makes = []
         for tensor in tensors_of(node):
             if storage_key(tensor) not in self.ids:
                 makes.append(self._make(node, tensor, index))
         self._claim(node, index)
-        touches = tuple(dict.fromkeys([*inputs, *self._ids_of(node)]))
+        touches = tuple(dict.fromkeys([*inputs, *self.ids_of(node)]))
         phase = Phase.BACKWARD if node in self.backward else Phase.FORWARD
         return NodeRecord(
             index,
@@ -185,7 +185,7 @@ class _Annotator:
             return True
         if node.target is not _BATCH_NORM or node.args[5] is not True:
             return False
-        data = {s for arg in node.args[:3] if isinstance(arg, fx.Node) for s in self._ids_of(arg)}
+        data = {s for arg in node.args[:3] if isinstance(arg, fx.Node) for s in self.ids_of(arg)}
         return not self.frozen.intersection(data)
 
 
@@ -216,4 +216,7 @@ class Annotate:
     name: str = "annotate"
 
     def apply(self, work: Work) -> None:
-        work.storages = _Annotator(work).run()
+        annotator = _Annotator(work)
+        work.storages = annotator.run()
+        _, gradients = joint_outputs(work)
+        work.gradients = frozenset(s for node in gradients for s in annotator.ids_of(node))

@@ -1,0 +1,1 @@
+"""Measures what operations and links cost on this machine."""
