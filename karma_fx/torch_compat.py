@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import lookup_backend
+from torch._dynamo.exc import ShortenTraceback
 from torch._functorch._aot_autograd.utils import (
     _is_bwd_seed_offset,
     _is_fwd_seed_offset,
@@ -40,6 +41,7 @@ __all__ = [
     "allocation_events",
     "aot_autograd",
     "box_codegen",
+    "as_user_error",
     "extract_forward_backward",
     "fake_like",
     "has_side_effect",
@@ -134,6 +136,18 @@ def real_mode() -> Iterator[None]:
     """Leave every fake and tracing mode for a while: what runs inside runs on real tensors."""
     with _disable_current_modes(), unset_fake_temporarily(), torch.no_grad():
         yield
+
+
+def as_user_error(error: Exception) -> Exception:
+    """``error`` in a form that Dynamo hands to the user as it is, under its own name, instead of
+    wrapping it into ``BackendCompilerFailed``."""
+    kind = type(error)
+    both = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+    shown = both.__new__(both, *error.args)
+    shown.__dict__.update(error.__dict__)
+    shown.first_useful_frame = None
+    shown.args = error.args
+    return shown
 
 
 def allocation_events(profile: Any) -> list[tuple[int, int]]:

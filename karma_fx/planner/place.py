@@ -9,6 +9,7 @@ prefetch is issued as late as the link allows, or later when the budget demands 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +69,9 @@ def place(
     times_fw = [problem.ops[i].time_us for i in seq.forward]
     times_bw = [problem.ops[i].time_us for i in seq.backward]
 
-    starts = sorted((live.made[s], live.last_forward[s], s) for s in moved)
+    # forward runs in the joint graph's order, so a root's position is found by bisection
+    owned = {s: bisect_left(seq.forward, problem.storages[s].root) for s in moved}
+    starts = sorted((owned[s], live.last_forward[s], s) for s in moved)
     fw = _Sweep(times_fw, live.forward, starts, sizes, links.out_us, links, budget_bytes).run()
     n_bw = len(seq.backward)
     ends = sorted((n_bw - 1 - live.first_backward[s],) * 2 + (s,) for s in moved)
@@ -76,7 +79,7 @@ def place(
     bw = _Sweep(times_bw[::-1], mirrored, ends, sizes, links.in_us, links, budget_bytes).run()
 
     moves = tuple(
-        Move(s, live.made[s] + 1, fw.released[s], n_bw - bw.released[s], live.first_backward[s])
+        Move(s, owned[s] + 1, fw.released[s], n_bw - bw.released[s], live.first_backward[s])
         for _, _, s in starts
     )
     compute_us = sum(times_fw) + sum(times_bw)
