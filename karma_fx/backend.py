@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from karma_fx import torch_compat
-from karma_fx.errors import KarmaError
+from karma_fx.errors import KarmaError, OptionError
 from karma_fx.options import Options, parse_options
 from karma_fx.passes.codegen import generate
 from karma_fx.pipeline import print_graphs, run_pipeline
@@ -33,13 +32,11 @@ def karma(
     """Compile ``gm`` to run within a byte budget of near memory.
 
     Raises ``OptionError`` for unknown options or bad values, ``InfeasibleBudgetError`` (naming the
-    smallest feasible budget) when no plan fits, ``FarMemoryError`` when far memory can't be reserved.
-    ``mode`` must be None or "default": karma has no modes, only options.
+    smallest feasible budget) when no plan fits, ``FarMemoryError`` when far memory can't be
+    reserved. ``mode`` must be None or "default": karma has no modes, only options.
     """
     try:
         if mode not in (None, "default"):
-            from karma_fx.errors import OptionError
-
             raise OptionError(f"karma has no mode {mode!r}; use options, or leave mode out")
         return _compile(gm, example_inputs, parse_options(options))
     except KarmaError as error:

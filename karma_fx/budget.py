@@ -13,7 +13,7 @@ _UNLIMITED = 1 << 60
 
 
 def available_bytes() -> int:
-    """The least of available RAM, the cgroup's head-room (v1 and v2) and the one under RLIMIT_DATA."""
+    """The least of available RAM and the head-room in the cgroup (v1 and v2) and RLIMIT_DATA."""
     return max(0, min(_available_ram(), _cgroup_headroom(), _rlimit_headroom()))
 
 
@@ -31,7 +31,9 @@ def _available_ram() -> int:
     return _UNLIMITED if found is None else found
 
 
-def _cgroup_headroom(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+def _cgroup_headroom(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int:
     """The smallest of limit minus use over this process's cgroup and its ancestors."""
     best = _UNLIMITED
     try:

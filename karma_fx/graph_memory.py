@@ -1,7 +1,7 @@
 """Near memory of a rewritten graph, node by node, from the graph itself.
 
-The planner predicts from its own plain data; this reads the FX graphs that will run. Two accounts of
-one thing, kept apart so that the verifier can compare them.
+The planner predicts from its own plain data; this reads the FX graphs that will run. Two accounts
+of one thing, kept apart so that the verifier can compare them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ def near_curve(graph: fx.Graph, outside: dict[tuple[str, int], int]) -> list[int
     """
     nodes = list(graph.nodes)
     place = {node: at for at, node in enumerate(nodes)}
-    spans: dict[tuple[str, int], list[int]] = {}  # key -> [bytes, first, last]
+    spans: dict[tuple[object, ...], list[int]] = {}  # key -> [bytes, first, last]
     for at, node in enumerate(nodes):
         last = max((place[user] for user in node.users), default=at)
         for tensor in tensors_of(node):
-            key = storage_key(tensor)
+            key: tuple[object, ...] = storage_key(tensor)
+            if key in spans and _makes_again(node):
+                key = (*key, node)  # a second copy of a storage that was saved as well
             if key not in outside:
                 span = spans.setdefault(key, [storage_bytes(tensor), at, last])
                 span[2] = max(span[2], last)
@@ -42,6 +44,11 @@ def near_curve(graph: fx.Graph, outside: dict[tuple[str, int], int]) -> list[int
     return curve
 
 
+def _makes_again(node: fx.Node) -> bool:
+    record = record_of(node) if node.op == "call_function" else None
+    return record is not None and bool(record.makes) and not is_transfer(node)
+
+
 def caller_storages(graph: fx.Graph, names: set[str] | None = None) -> dict[tuple[str, int], int]:
     """Storages of the placeholders (of those in ``names``, if given), which the caller holds."""
     return {
@@ -54,7 +61,8 @@ def caller_storages(graph: fx.Graph, names: set[str] | None = None) -> dict[tupl
 
 def step_peak(forward: fx.Graph, backward: fx.Graph, joint: fx.Graph, num_fwd_outputs: int) -> int:
     """The most near bytes that forward and then backward hold, parameters and inputs included."""
-    outside = caller_storages(joint, {n.name for n in joint.find_nodes(op="placeholder") if _given(n)})
+    given = {n.name for n in joint.find_nodes(op="placeholder") if "tangents" not in n.name}
+    outside = caller_storages(joint, given)
     peak = max(near_curve(forward, outside))
     outputs = pytree.arg_tree_leaves(*joint.output_node().args)[:num_fwd_outputs]
     held = {
@@ -66,10 +74,6 @@ def step_peak(forward: fx.Graph, backward: fx.Graph, joint: fx.Graph, num_fwd_ou
     tangents = {n.name for n in backward.find_nodes(op="placeholder") if "tangents" in n.name}
     during = {**outside, **held, **caller_storages(backward, tangents)}
     return max(peak, *near_curve(backward, during))
-
-
-def _given(node: fx.Node) -> bool:
-    return "tangents" not in node.name
 
 
 def is_transfer(node: fx.Node) -> bool:

@@ -1,11 +1,11 @@
 """What must hold after each pass. Checked between passes, always; a broken rule is a bug of karma's
 (``VerifyError``), never the user's.
 
-1. Every offload has exactly one wait_offload, and its handle, and nothing of the tensor, is returned.
-2. Nothing reads a tensor after its wait_offload; nothing but its wait reads a prefetched tensor.
-3. Every handle that backward gets has exactly one prefetch and one wait_prefetch.
-4. Only operations that may be are recomputed; random ones only with the state of their first run.
-5. The peak, read off the rewritten graphs, is what the plan predicted, and within its budget.
+1. Every offload has exactly one wait_offload, and its handle, and nothing of the tensor, is
+returned. 2. Nothing reads a tensor after its wait_offload; nothing but its wait reads a prefetched
+tensor. 3. Every handle that backward gets has exactly one prefetch and one wait_prefetch. 4. Only
+operations that may be are recomputed; random ones only with the state of their first run. 5. The
+peak, read off the rewritten graphs, is what the plan predicted, and within its budget.
 """
 
 from __future__ import annotations

@@ -68,9 +68,10 @@ def backward_nodes(work: Work) -> set[fx.Node]:
         tag = node.meta.get("partitioner_tag")
         if torch_compat.is_tangent(node) or (node.op != "placeholder" and tag in _BACKWARD_TAGS):
             found.add(node)
+        elif tag == "must_be_in_forward" or node.op == "output":
+            continue
         elif any(source in found for source in node.all_input_nodes):
-            if tag != "must_be_in_forward" and node.op != "output":
-                found.add(node)
+            found.add(node)
     todo = [n for n in _outputs(work.joint)[: work.num_fwd_outputs] if isinstance(n, fx.Node)]
     while todo:
         node = todo.pop()
@@ -94,8 +95,8 @@ class _Annotator:
         self.ids: dict[tuple[str, int], int] = {}
         self.backward = backward_nodes(work)
         self.count = 0
-        outputs = [n for n in _outputs(work.joint) if isinstance(n, fx.Node)]
-        self.pinned = {storage_key(t) for n in outputs[: work.num_fwd_outputs] for t in tensors_of(n)}
+        outputs, _ = joint_outputs(work)
+        self.pinned = {storage_key(t) for n in outputs for t in tensors_of(n)}
         self.frozen: set[int] = set()  # storages of inputs that forward writes into
 
     def run(self) -> list[Storage]:
@@ -155,9 +156,10 @@ class _Annotator:
 
     def _claim(self, node: fx.Node, index: int) -> None:
         """A storage that a tuple made belongs to the first getitem that takes it out."""
-        if node.target is not operator.getitem or not isinstance(node.meta.get("val"), torch.Tensor):
+        value = node.meta.get("val")
+        if node.target is not operator.getitem or not isinstance(value, torch.Tensor):
             return
-        s = self.ids[storage_key(node.meta["val"])]
+        s = self.ids[storage_key(value)]
         storage = self.storages[s]
         if storage.root >= 0 and not storage.savable:
             self.storages[s] = replace(storage, root=index, name=node.name, savable=True)

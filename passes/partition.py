@@ -1,8 +1,8 @@
 """partition: cut the forward operations into blocks, and give backward operations their block.
 
-A cut between two operations is as wide as the activations that cross it. Blocks end at narrow cuts:
-those narrower than every other cut in their neighbourhood, and not much wider than the narrowest one
-further around (a residual stream, say, and not the middle of an attention).
+A cut between two operations is as wide as the activations that cross it. Blocks end at narrow
+cuts: those narrower than every other cut in their neighbourhood, and not much wider than the
+narrowest one further around (a residual stream, say, and not the middle of an attention).
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from torch import fx
 from karma_fx.planner.problem import Storage
 from karma_fx.record import NodeRecord, Phase
 from karma_fx.work import Work
+
+_FAR_OPS = 24
+"""A cut is compared with all others within at least this many operations."""
+
+_SCALAR = 64
+"""Cuts this many times narrower than the widest (a loss) say nothing of what is narrow here."""
 
 
 def cut_widths(forward: list[NodeRecord], storages: list[Storage]) -> list[int]:
@@ -37,22 +43,29 @@ def cut_widths(forward: list[NodeRecord], storages: list[Storage]) -> list[int]:
     return widths
 
 
-def choose_cuts(widths: list[int], max_blocks: int, wide: float) -> list[int]:
-    """Positions after which a block ends (the last operation not among them)."""
+def made_bytes(forward: list[NodeRecord], storages: list[Storage]) -> list[int]:
+    """Bytes of activations that each operation makes."""
+    return [sum(storages[s].nbytes for s in record.makes) for record in forward]
+
+
+def choose_cuts(widths: list[int], made: list[int], max_blocks: int, wide: float) -> list[int]:
+    """Positions after which a block ends (the last operation not among them). No block makes less
+    than its share (half of the average over ``max_blocks``) of the activations."""
     n = len(widths)
     near = max(2, n // (4 * max_blocks))
-    far = max(near, n // 8)
+    far = max(near, n // 8, _FAR_OPS)
+    share = sum(made) / (2 * max_blocks)
     cuts: list[int] = []
+    since = 0
     for i in range(n - 1):
+        since += made[i]
         here = widths[i]
-        around = widths[max(0, i - near) : i + near + 1]
-        envelope = sorted(widths[max(0, i - far) : min(n - 1, i + far + 1)])
-        floor = envelope[len(envelope) // 20]
-        if here <= 0 or here > min(around) or here > wide * max(floor, 1):
-            continue
-        if cuts and i - cuts[-1] <= near:
-            continue
-        cuts.append(i)
+        narrowest = min(widths[max(0, i - near) : i + near + 1])
+        around = widths[max(0, i - far) : min(n - 1, i + far + 1)]
+        floor = min(w for w in around if w >= max(around) / _SCALAR)
+        if 0 < here <= narrowest and here <= wide * floor and since >= max(share, 1):
+            cuts.append(i)
+            since = 0
     return cuts
 
 
@@ -94,14 +107,15 @@ class Partition:
     """See the module's docstring. At most about ``max_blocks`` blocks; a cut may be ``wide`` times
     as wide as the narrow ones around it."""
 
-    max_blocks: int = 64
+    max_blocks: int = 48
     wide: float = 1.3
     name: str = "partition"
 
     def apply(self, work: Work) -> None:
         forward = [(n, r) for n, r in work.operations() if r.phase is Phase.FORWARD]
-        widths = cut_widths([r for _, r in forward], work.storages)
-        cuts = set(choose_cuts(widths, self.max_blocks, self.wide))
+        records = [record for _, record in forward]
+        widths, made = cut_widths(records, work.storages), made_bytes(records, work.storages)
+        cuts = set(choose_cuts(widths, made, self.max_blocks, self.wide))
         block, members, names = 0, [], []
         block_of_seq: dict[int, int] = {}
         for position, (node, record) in enumerate(forward):

@@ -2,8 +2,8 @@
 
 AOTAutograd writes changed buffers and inputs back by ``copy_`` at the end of forward. A backward
 operation that reads such an input (or a view of it) would see the new value. Here each of them is
-cloned at the start of forward, and every reader but the write itself uses the clone, which then is a
-saved tensor like any other.
+cloned at the start of forward, and every reader but the write itself uses the clone, which then is
+a saved tensor like any other.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ def copy_input(graph: fx.Graph, node: fx.Node) -> None:
     node.replace_all_uses_with(
         clone, delete_user_cb=lambda user: user is not clone and not _writes_into(user, node)
     )
-
 
     _rederive_views(clone, storage_key(node.meta["val"]))
 

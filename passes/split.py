@@ -1,8 +1,9 @@
 """split: joint graph and plan -> forward and backward graphs.
 
 torch's own extraction does the cut, so that AOTAutograd's conventions hold; the plan says exactly
-which storages cross it. Random operations that run again in backward replay the state of their first
-run. Then backward's operations are put into the plan's order: recomputed ones just before their need.
+which storages cross it. Random operations that run again in backward replay the state of their
+first run. Then backward's operations are put into the plan's order: recomputed ones just before
+their need.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """transfers: insert offload / wait_offload / prefetch / wait_prefetch where the plan says.
 
-Decides nothing. In the forward graph a saved tensor's place in the outputs is taken by its handle; in
-the backward graph its placeholder becomes the handle's, and readers read what ``wait_prefetch`` gives.
+Decides nothing. In the forward graph a saved tensor's place in the outputs is taken by its handle;
+in the backward graph its placeholder becomes the handle's, and readers read what
+``wait_prefetch`` gives.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ def _anchor(nodes: dict[int, fx.Node], graph: fx.Graph, position: int) -> fx.Nod
     if position == END:
         return graph.output_node()
     if position not in nodes:
-        raise PlanError(f"the plan places a transfer before operation {position}, which does not run")
+        raise PlanError(f"the plan moves a tensor before operation {position}, which does not run")
     return nodes[position]
 
 
 def offload_saved(
-    graph: fx.Graph, schedule: tuple[MovePlan, ...], roots: dict[str, int], fake_handle: torch.Tensor
+    graph: fx.Graph,
+    schedule: tuple[MovePlan, ...],
+    roots: dict[str, int],
+    fake_handle: torch.Tensor,
 ) -> None:
     """Insert the forward half."""
     nodes = by_index(graph)
@@ -57,7 +61,10 @@ def offload_saved(
 
 
 def prefetch_saved(
-    graph: fx.Graph, schedule: tuple[MovePlan, ...], roots: dict[str, int], fake_handle: torch.Tensor
+    graph: fx.Graph,
+    schedule: tuple[MovePlan, ...],
+    roots: dict[str, int],
+    fake_handle: torch.Tensor,
 ) -> None:
     """Insert the backward half."""
     nodes = by_index(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,13 +34,17 @@ def liveness(problem: Problem, seq: Sequence, offloaded: frozenset[int]) -> Live
     """Walk ``seq`` once. O(operations)."""
     made, last_fw = _spans(problem, seq.forward)
     first_bw, last_bw = _spans(problem, seq.backward)
-    ops, storages = problem.ops, problem.storages
+    storages = problem.storages
     n_fw, n_bw = len(seq.forward), len(seq.backward)
     forward = np.zeros(n_fw + 2, dtype=np.int64)
     backward = np.zeros(n_bw + 2, dtype=np.int64)
-    rng_bytes = problem.rng_bytes * sum(1 for j in seq.recomputed if ops[j].seeded)
-    forward[0] = problem.base_bytes + rng_bytes
-    backward[0] = problem.base_bytes + problem.tangent_bytes + rng_bytes
+    forward[0] = problem.base_bytes
+    backward[0] = problem.base_bytes + problem.tangent_bytes
+    for draw, replay in _replays(problem, seq):
+        forward[draw] += problem.rng_bytes
+        backward[0] += problem.rng_bytes
+        backward[replay] += problem.rng_bytes  # torch keeps the present state aside meanwhile
+        backward[replay + 1] -= 2 * problem.rng_bytes
 
     for s, start in made.items():
         storage = storages[s]
@@ -58,6 +63,9 @@ def liveness(problem: Problem, seq: Sequence, offloaded: frozenset[int]) -> Live
         stop = n_bw + 1 if s in problem.gradients else last_bw[s] + 1
         backward[start] += storage.nbytes
         backward[stop] -= storage.nbytes
+    for start, stop, nbytes in _second_copies(problem, seq):
+        backward[start] += nbytes
+        backward[stop] -= nbytes
     return Liveness(
         _curve(problem, forward, seq.forward),
         _curve(problem, backward, seq.backward),
@@ -65,6 +73,32 @@ def liveness(problem: Problem, seq: Sequence, offloaded: frozenset[int]) -> Live
         last_fw,
         first_bw,
     )
+
+
+def _replays(problem: Problem, seq: Sequence) -> list[tuple[int, int]]:
+    """Positions (in forward, in backward) of the random operations that run twice."""
+    seeded = [j for j in seq.recomputed if problem.ops[j].seeded]
+    if not seeded:
+        return []
+    again = {j: position for position, j in enumerate(seq.backward)}
+    return [(bisect_left(seq.forward, j), again[j]) for j in seeded]
+
+
+def _second_copies(problem: Problem, seq: Sequence) -> list[tuple[int, int, int]]:
+    """An operation with several outputs that is recomputed for one of them makes the others again,
+    also those that were saved; they live until its last output has been taken out of its tuple."""
+    ops = problem.ops
+    twice = {
+        j: sum(problem.storages[s].nbytes for s in ops[j].makes if s in seq.saved)
+        for j in seq.recomputed
+    }
+    twice = {j: nbytes for j, nbytes in twice.items() if nbytes}
+    spans: dict[int, tuple[int, int]] = {}
+    for position, i in enumerate(seq.backward if twice else ()):
+        for j in (i, *ops[i].inputs):
+            if j in twice:
+                spans[j] = (spans.get(j, (position, 0))[0], position + 1)
+    return [(start, stop, twice[j]) for j, (start, stop) in spans.items()]
 
 
 def _spans(problem: Problem, order: tuple[int, ...]) -> tuple[dict[int, int], dict[int, int]]:

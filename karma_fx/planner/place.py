@@ -1,10 +1,10 @@
 """Where transfers start and end, given which storages are offloaded.
 
-Forward is swept in time. A storage's copy out starts as soon as it is made, one after the other; its
-near bytes are freed where the copy is predicted to have ended, or, when the budget would be exceeded
-before that, right there, and compute waits (a stall). Backward is the mirror image: swept from its
-end, a copy in "starts" at the storage's first use and "ends" where it must be issued, so every
-prefetch is issued as late as the link allows, or later when the budget demands it.
+Forward is swept in time. A storage's copy out starts as soon as it is made, one after the other;
+its near bytes are freed where the copy is predicted to have ended, or, when the budget would be
+exceeded before that, right there, and compute waits (a stall). Backward is the mirror image: swept
+from its end, a copy in "starts" at the storage's first use and "ends" where it must be issued, so
+every prefetch is issued as late as the link allows, or later when the budget demands it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from karma_fx.planner.links import Links
-from karma_fx.planner.memory import Curve, Liveness, liveness
+from karma_fx.planner.memory import Curve, liveness
 from karma_fx.planner.problem import Problem
 from karma_fx.planner.sequence import Sequence
 

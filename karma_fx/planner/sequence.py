@@ -34,7 +34,7 @@ def make_sequence(problem: Problem, saved: frozenset[int]) -> Sequence:
     backward: list[int] = []
     done: set[int] = set()
     used_roots: set[int] = set()
-    # A gradient may be a forward value itself: such outputs come last, as needs without an operation.
+    # A gradient may be a forward value itself: such outputs come last, needs without an operation.
     for i in [*problem.backward_ops, *(j for j in problem.backward_outputs if ops[j].forward)]:
         missing = _missing(problem, i, roots, done, used_roots)
         for j in missing:

@@ -1,5 +1,5 @@
-"""What the link to a tier of far memory gives: bytes per second a direction, latency, and by how much
-a transfer slows compute down."""
+"""What the link to a tier of far memory gives: bytes per second a direction, latency, and by how
+much a transfer slows compute down."""
 
 from __future__ import annotations
 

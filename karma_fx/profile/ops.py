@@ -1,7 +1,7 @@
 """What one operation costs: its time, and the workspace it takes beyond its outputs.
 
-Each distinct operation (target, shapes, dtypes, strides, other arguments) is measured once, alone, on
-inputs made for it, so that profiling never needs more memory than one operation.
+Each distinct operation (target, shapes, dtypes, strides, other arguments) is measured once, alone,
+on inputs made for it, so that profiling never needs more memory than one operation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def op_key(node: fx.Node) -> str:
     """What tells distinct operations apart."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n)
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    parts = [_describe(leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf) for leaf in leaves]
+    values = (leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in leaves)
+    parts = [_describe(value) for value in values]
     return f"{node.target}({', '.join(parts)}) {hash_free(spec)}"
 
 

@@ -26,7 +26,8 @@ def machine_name() -> str:
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), model)
+        names = (x.split(":", 1)[1].strip() for x in lines if x.startswith("model name"))
+        model = next(names, model)
     return f"{model}|{torch.get_num_threads()} threads|torch {torch.__version__}"
 
 

@@ -1,9 +1,9 @@
 """A tensor in far memory, and the small near tensor that stands for it.
 
-Autograd saves only tensors, so a saved tensor that went far is replaced by a handle: one int64 that
-names its parcel. The handle's storage owns the parcel (through the buffer protocol), so the far slot
-is given back exactly when the last alias of the handle is gone: after backward, or when a loss is
-thrown away without one, or when an exception drops the graph.
+Autograd saves only tensors, so a saved tensor that went far is replaced by a handle: one int64
+that names its parcel. The handle's storage owns the parcel (through the buffer protocol), so the
+far slot is given back exactly when the last alias of the handle is gone: after backward, or when a
+loss is thrown away without one, or when an exception drops the graph.
 """
 
 from __future__ import annotations

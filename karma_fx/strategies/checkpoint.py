@@ -1,7 +1,7 @@
 """checkpoint: each block keeps its inputs and recomputes its interior in backward.
 
-What ``torch.utils.checkpoint`` around every block does (Chen et al., 2016, arXiv 1604.06174), with the
-last block not recomputed, since backward begins with it.
+What ``torch.utils.checkpoint`` around every block does (Chen et al., 2016, arXiv 1604.06174), with
+the last block not recomputed, since backward begins with it.
 """
 
 from __future__ import annotations

@@ -38,9 +38,7 @@ def evaluate(problem: Problem, decision: Decision, links: Links, budget_bytes: i
     """Order and place ``decision`` (made legal first) under ``budget_bytes``."""
     saved = legal_saved(problem, decision.saved)
     sequence = make_sequence(problem, saved)
-    offloaded = frozenset(
-        s for s in decision.offloaded & sequence.saved if can_offload(problem, s)
-    )
+    offloaded = frozenset(s for s in decision.offloaded & sequence.saved if can_offload(problem, s))
     placement = place(problem, sequence, offloaded, links, budget_bytes)
     return Outcome(Decision(sequence.saved, offloaded), sequence, placement)
 

@@ -1,10 +1,10 @@
 """karma: capacity-based offload and recompute, chosen per saved tensor.
 
 KARMA (Wahib et al., SC'20) swaps only what exceeds capacity, earliest-produced first (it has the
-longest window), and recomputes where compute would otherwise wait for the link. Here the unit is the
-saved tensor. Candidates to recompute are taken by price (microseconds of recompute per byte); for
-every price limit the shortest prefix of the rest, in order of making, is offloaded that fits. The
-fastest outcome is then improved by taking single decisions back.
+longest window), and recomputes where compute would otherwise wait for the link. Here the unit is
+the saved tensor. Candidates to recompute are taken by price (microseconds of recompute per byte);
+for every price limit the shortest prefix of the rest, in order of making, is offloaded that fits.
+The fastest outcome is then improved by taking single decisions back.
 """
 
 from __future__ import annotations
@@ -73,21 +73,21 @@ class _Search:
                 step = run * PRICE_LEVELS // max(total, 1) + 1
         return limits
 
-    def try_out(self, recomputed: frozenset[int], offloaded: frozenset[int]) -> Outcome:
-        decision = Decision(self.problem.saved_by_default - recomputed, offloaded)
-        return evaluate(self.problem, decision, self.links, self.budget_bytes)
+    def try_out(self, saved: frozenset[int], offloaded: frozenset[int]) -> Outcome:
+        return evaluate(self.problem, Decision(saved, offloaded), self.links, self.budget_bytes)
 
     def shortest_prefix(self, limit: float) -> Outcome:
         """Recompute what costs at most ``limit``; offload as few as possible of the others."""
         cheap = frozenset(s for s, price in self.price.items() if price <= limit)
+        saved = self.problem.saved_by_default - cheap
         rest = [s for s in self.candidates if s not in cheap]
         low, high = 0, len(rest)
-        best = self.try_out(cheap, frozenset(rest))
+        best = self.try_out(saved, frozenset(rest))
         if not best.placement.fits(self.budget_bytes):
             return best
         while low < high:
             middle = (low + high) // 2
-            outcome = self.try_out(cheap, frozenset(rest[:middle]))
+            outcome = self.try_out(saved, frozenset(rest[:middle]))
             if outcome.placement.fits(self.budget_bytes):
                 best, high = better(best, outcome, self.budget_bytes), middle
             else:
@@ -98,17 +98,15 @@ class _Search:
         """Take decisions back one at a time, dearest first, while the step gets faster."""
         if not best.placement.fits(self.budget_bytes):
             return best
-        saved = self.problem.saved_by_default
-        recomputed = saved - best.decision.saved
+        recomputed = self.problem.saved_by_default - best.decision.saved
         dearest = sorted(recomputed, key=lambda s: (-self._recompute_us(s), s))
         for s in dearest[:MAX_TRIALS]:
-            for offloaded in (best.decision.offloaded, best.decision.offloaded | {s}):
-                recomputed = saved - best.decision.saved - {s}
-                best = better(best, self.try_out(recomputed, offloaded), self.budget_bytes)
+            saved, offloaded = best.decision.saved | {s}, best.decision.offloaded
+            for far in (offloaded, offloaded | {s}):
+                best = better(best, self.try_out(saved, far), self.budget_bytes)
         biggest = sorted(best.decision.offloaded, key=lambda s: -self.problem.storages[s].nbytes)
         for s in biggest[:MAX_TRIALS]:
-            recomputed = saved - best.decision.saved
-            outcome = self.try_out(recomputed, best.decision.offloaded - {s})
+            outcome = self.try_out(best.decision.saved, best.decision.offloaded - {s})
             best = better(best, outcome, self.budget_bytes)
         return best
 
