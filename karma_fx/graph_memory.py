@@ -62,7 +62,7 @@ def caller_storages(graph: fx.Graph, names: set[str] | None = None) -> dict[tupl
 def step_peak(forward: fx.Graph, backward: fx.Graph, joint: fx.Graph, num_fwd_outputs: int) -> int:
     """The most near bytes that forward and then backward hold, parameters and inputs included."""
     given = {n.name for n in joint.find_nodes(op="placeholder") if "tangents" not in n.name}
-    outside = caller_storages(joint, given)
+    outside = {**caller_storages(joint, given), **dict.fromkeys(_handles(forward, backward), 0)}
     peak = max(near_curve(forward, outside))
     outputs = pytree.arg_tree_leaves(*joint.output_node().args)[:num_fwd_outputs]
     held = {
@@ -74,6 +74,13 @@ def step_peak(forward: fx.Graph, backward: fx.Graph, joint: fx.Graph, num_fwd_ou
     tangents = {n.name for n in backward.find_nodes(op="placeholder") if "tangents" in n.name}
     during = {**outside, **held, **caller_storages(backward, tangents)}
     return max(peak, *near_curve(backward, during))
+
+
+def _handles(forward: fx.Graph, backward: fx.Graph) -> set[tuple[str, int]]:
+    """Storages of far tensors' handles, which are not the allocator's: no near bytes to count."""
+    nodes = [*forward.find_nodes(op="call_function", target=ops.offload)]
+    nodes += [n.args[0] for n in backward.find_nodes(op="call_function", target=ops.prefetch)]
+    return {storage_key(tensor) for node in nodes for tensor in tensors_of(node)}
 
 
 def is_transfer(node: fx.Node) -> bool:
