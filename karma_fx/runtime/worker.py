@@ -1,0 +1,103 @@
+"""A queue of copies, done one after the other by a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from karma_fx.errors import FarMemoryError
+
+CLOSE_TIMEOUT_S = 10.0
+"""How long ``close`` waits for the copy in hand. A disk that hangs longer must not hang exit."""
+
+
+class Copy:
+    """A copy in the queue of a ``Worker``; implements ``tier.Transfer``."""
+
+    __slots__ = ("_ended", "_error", "_run")
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run: Callable[[], None] | None = run
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self) -> None:
+        self._ended.wait()
+        if isinstance(self._error, FarMemoryError):
+            raise FarMemoryError(*self._error.args) from self._error
+        if self._error is not None:
+            raise FarMemoryError(f"a far-memory transfer failed: {self._error}") from self._error
+
+    def perform(self) -> None:
+        """Run, and remember how it ended. Lets go of the near tensor in any case."""
+        run = self._run
+        assert run is not None
+        try:
+            run()
+        except BaseException as error:
+            self._error = error
+        self._end()
+
+    def cancel(self) -> None:
+        """End without running."""
+        self._error = FarMemoryError("far memory was closed before the transfer ran")
+        self._end()
+
+    def _end(self) -> None:
+        self._run = None
+        self._ended.set()
+
+
+class Worker:
+    """One direction of a link. The thread starts with the first copy and ends with ``close``.
+
+    The thread is a daemon, so that a process ends even where nobody closes the tier.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, run: Callable[[], None]) -> Copy:
+        """Queue ``run``, which must hold references to all that it touches."""
+        copy = Copy(run)
+        with self._lock:
+            if self._closed:
+                raise FarMemoryError("far memory is closed")
+            if self._thread is None:
+                arguments = (self._queue,)
+                self._thread = threading.Thread(
+                    target=_work, args=arguments, name=self.name, daemon=True
+                )
+                self._thread.start()
+            self._queue.put(copy)
+        return copy
+
+    def close(self) -> None:
+        """Cancel what has not begun, and wait for the copy in hand. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            while not self._queue.empty():
+                copy = self._queue.get()
+                if copy is not None:
+                    copy.cancel()
+            self._queue.put(None)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_TIMEOUT_S)
+
+
+def _work(copies: queue.SimpleQueue[Copy | None]) -> None:
+    """The thread's whole life. Holds no reference to its ``Worker``, nor to a copy while idle."""
+    while (copy := copies.get()) is not None:
+        copy.perform()
+        del copy
