@@ -22,8 +22,8 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     ),
     "convnet": lambda: models.convnet(batch=4),
     "unet": lambda: models.unet(batch=2),
-    "lstm": lambda: models.lstm(batch=4),
-    "mlp": lambda: models.mlp(batch=64),
+    "lstm": lambda: models.lstm(batch=16, steps=6),
+    "mlp": lambda: models.mlp(batch=1024),
 }
 
 

@@ -80,7 +80,10 @@ def test_every_removed_wait_is_caught(name: str) -> None:
     compiled = torch.compile(module, backend=mutant)
     expected = gradients(module, compiled, inputs)
     assert not any(g.isnan().any() for g in expected)
+    faults = mutant.graphs["forward"].karma_far_memory.tier.faults
+    assert not faults
 
+    poisoned = 0
     waits = mutant.waits()
     assert len(waits) >= 20 and {graph for graph, _ in waits} == {"forward", "backward"}
     for graph, wait in waits:
@@ -90,11 +93,13 @@ def test_every_removed_wait_is_caught(name: str) -> None:
         found = gradients(module, compiled, inputs)
         mutant.running[graph] = whole
         same = all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-        assert not same, f"{wait} was removed from {graph}, and no gradient changed"
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(expected, gradients(module, compiled, inputs), strict=True)
-    )
+        assert faults or not same, f"{wait} was removed from {graph}, and nothing tells"
+        poisoned += not same
+        faults.clear()
+    assert poisoned > 0.6 * len(waits)  # batch norm's backward ignores running statistics
+    again = gradients(module, compiled, inputs)
+    assert all(torch.equal(a, b) for a, b in zip(expected, again, strict=True))
+    assert not faults
 
 
 def test_verifier_catches_each_removal_too() -> None:

@@ -32,12 +32,19 @@ class _Late:
 
 
 class PoisonTier:
-    """Implements ``tier.Tier``; ``held`` maps a slot's number to its bytes."""
+    """Implements ``tier.Tier``. ``held`` maps a slot's number to its bytes.
+
+    ``faults`` tells of missing waits that poison may not show, since an operation need not look at
+    all that it is given: a load from a slot whose store was not waited for, a slot that was freed
+    before a load from it was waited for.
+    """
 
     name = "poison"
 
     def __init__(self) -> None:
         self.held: dict[int, torch.Tensor] = {}
+        self.faults: list[str] = []
+        self._pending: dict[int, list[_Late]] = {}
         self._numbers = itertools.count()
 
     def reserve(self, nbytes: int) -> None:
@@ -46,20 +53,30 @@ class PoisonTier:
     def alloc(self, nbytes: int) -> Slot:
         slot = Slot(next(self._numbers), nbytes)
         self.held[slot.offset] = torch.full((nbytes,), POISON, dtype=torch.uint8)
+        self._pending[slot.offset] = []
         return slot
 
     def free(self, slot: Slot) -> None:
         self.held.pop(slot.offset).fill_(POISON)
+        if any(not load.done() for load in self._pending.pop(slot.offset)[1:]):
+            self.faults.append(f"slot {slot.offset} was freed before its load was waited for")
 
     def store(self, near: torch.Tensor, slot: Slot) -> Transfer:
-        return _Late(lambda: self.held[slot.offset].copy_(near))
+        late = _Late(lambda: self.held[slot.offset].copy_(near))
+        self._pending[slot.offset].append(late)
+        return late
 
     def load(self, slot: Slot, near: torch.Tensor) -> Transfer:
         near.fill_(POISON)
-        return _Late(lambda: near.copy_(self.held[slot.offset]))
+        if not self._pending[slot.offset][0].done():
+            self.faults.append(f"slot {slot.offset} was loaded before its store was waited for")
+        late = _Late(lambda: near.copy_(self.held[slot.offset]))
+        self._pending[slot.offset].append(late)
+        return late
 
     def released(self, near: torch.Tensor) -> None:
         near.fill_(POISON)
 
     def close(self) -> None:
         self.held.clear()
+        self._pending.clear()
