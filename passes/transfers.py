@@ -2,7 +2,7 @@
 
 Decides nothing. In the forward graph a saved tensor's place in the outputs is taken by its handle;
 in the backward graph its placeholder becomes the handle's, and readers read what
-``wait_prefetch`` gives.
+``wait_prefetch`` gives. Before one operation, transfers start first and are waited for after.
 """
 
 from __future__ import annotations
@@ -50,10 +50,13 @@ def offload_saved(
     starts = [_anchor(nodes, graph, move.offload) for move in schedule]
     with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
         engine = graph.create_node("get_attr", ENGINE)
-    for move, start, anchor in zip(schedule, starts, anchors, strict=True):
+    started = []
+    for move, start in zip(schedule, starts, strict=True):
         tensor = nodes[roots[move.tensor]]
         with graph.inserting_before(start):
             far = graph.call_function(ops.offload, (engine, tensor))
+        started.append((far, tensor))
+    for (far, tensor), anchor in zip(started, anchors, strict=True):
         with graph.inserting_before(anchor):
             done = graph.call_function(ops.wait_offload, (far, tensor))
         far.meta["val"] = done.meta["val"] = fake_handle
@@ -73,16 +76,18 @@ def prefetch_saved(
         for node in graph.find_nodes(op="placeholder")
         if (record := record_of(node)) is not None
     }
+    started = []
     for move in schedule:
         handle = handles[roots[move.tensor]]
         readers = list(handle.users)
-        value = handle.meta["val"]
-        handle.meta = {"val": fake_handle}
         with graph.inserting_before(_anchor(nodes, graph, move.prefetch)):
             near = graph.call_function(ops.prefetch, (handle,))
+        started.append((handle, near, readers))
+    for move, (handle, near, readers) in zip(schedule, started, strict=True):
         with graph.inserting_before(_anchor(nodes, graph, move.wait_prefetch)):
             ready = graph.call_function(ops.wait_prefetch, (near, handle))
-        near.meta["val"] = ready.meta["val"] = value
+        near.meta["val"] = ready.meta["val"] = handle.meta["val"]
+        handle.meta = {"val": fake_handle}
         for reader in readers:
             reader.replace_input_with(handle, ready)
 

@@ -9,17 +9,18 @@ every prefetch is issued as late as the link allows, or later when the budget de
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from karma_fx.planner.links import Links
-from karma_fx.planner.memory import Curve, liveness
+from karma_fx.planner.memory import Curve, Liveness, liveness
 from karma_fx.planner.problem import Problem
 from karma_fx.planner.sequence import Sequence
+from karma_fx.planner.simulate import Clock, Move, Timing, simulate
 
 SLACK = 1.25
 """Where the budget leaves room, a transfer is given this many times its predicted time before it is
@@ -27,30 +28,20 @@ waited for, so that a link a little slower than predicted does not stall compute
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """The schedule of one offloaded storage, as positions in the forward and backward sequences:
-    each node goes before the operation at its position (``len`` of the sequence: at the end)."""
-
-    storage: int
-    offload: int
-    wait_offload: int
-    prefetch: int
-    wait_prefetch: int
-
-
-@dataclass(frozen=True, slots=True)
 class Placement:
     """A placed schedule and its prediction."""
 
     moves: tuple[Move, ...]
-    step_us: float
-    compute_us: float
-    stall_us: float
+    timing: Timing
     recompute_us: float
     peak_bytes: int
     moved_bytes: int
     forward_curve: Curve
     backward_curve: Curve
+
+    @property
+    def step_us(self) -> float:
+        return self.timing.step_us
 
     def fits(self, budget_bytes: int) -> bool:
         return self.peak_bytes <= budget_bytes
@@ -64,7 +55,7 @@ def place(
     When it can't be done the placement with the lowest peak is returned; ask ``fits``.
     """
     live = liveness(problem, seq, offloaded)
-    moved = tuple(s for s in offloaded if s in seq.saved)
+    moved = [s for s in offloaded if s in seq.saved]
     sizes = {s: problem.storages[s].nbytes for s in moved}
     times_fw = [problem.ops[i].time_us for i in seq.forward]
     times_bw = [problem.ops[i].time_us for i in seq.backward]
@@ -82,30 +73,53 @@ def place(
         Move(s, owned[s] + 1, fw.released[s], n_bw - bw.released[s], live.first_backward[s])
         for _, _, s in starts
     )
-    compute_us = sum(times_fw) + sum(times_bw)
+    return placement_of(problem, seq, moves, live, sizes, links)
+
+
+def placement_of(
+    problem: Problem,
+    seq: Sequence,
+    moves: tuple[Move, ...],
+    live: Liveness,
+    sizes: dict[int, int],
+    links: Links,
+) -> Placement:
+    """The prediction for given ``moves`` (legal ones)."""
+    forward_curve, backward_curve = curves(live, moves, sizes)
+    times_fw = [problem.ops[i].time_us for i in seq.forward]
+    times_bw = [problem.ops[i].time_us for i in seq.backward]
     return Placement(
         moves,
-        fw.now + bw.now,
-        compute_us,
-        fw.stall_us + bw.stall_us,
+        simulate(times_fw, times_bw, moves, sizes, links),
         sum(problem.ops[j].time_us for j in seq.recomputed),
-        max(int(fw.curve.max()), int(bw.curve.max()), int(live.backward[-1])),
+        max(int(forward_curve.max()), int(backward_curve.max())),
         2 * sum(sizes.values()),
-        fw.curve,
-        bw.curve[-2::-1],
+        forward_curve,
+        backward_curve,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    end: float
-    safe_end: float
-    last: int  # the last position at which compute touches the storage
-    storage: int
+def curves(live: Liveness, moves: tuple[Move, ...], sizes: dict[int, int]) -> tuple[Curve, Curve]:
+    """Near bytes at each position of forward and of backward, and at their ends, transfers
+    included."""
+    forward, backward = np.diff(live.forward, prepend=0), np.diff(live.backward, prepend=0)
+    for move in moves:
+        nbytes, after = sizes[move.storage], live.last_forward[move.storage] + 1
+        if move.wait_offload > after:
+            forward[after] += nbytes
+            if move.wait_offload < len(forward) - 1:
+                forward[move.wait_offload] -= nbytes
+        backward[move.prefetch] += nbytes
+        backward[live.first_backward[move.storage]] -= nbytes
+    return np.cumsum(forward), np.cumsum(backward)
 
 
 class _Sweep:
-    """One direction: a compute queue, a FIFO link, and bytes that linger until their copy ends."""
+    """One direction: a compute queue, a FIFO link, and bytes that linger until their copy ends.
+
+    ``starts`` are (position after which the copy starts, last position at which compute touches the
+    storage, storage), by position. ``released`` tells where each storage's bytes are freed.
+    """
 
     def __init__(
         self,
@@ -117,55 +131,49 @@ class _Sweep:
         links: Links,
         budget_bytes: int,
     ) -> None:
-        self.times_us, self.curve, self.sizes = times_us, curve.copy(), sizes
-        self.copy_us, self.budget_bytes = copy_us, budget_bytes
-        self.slowdown = 1.0 + links.interference
-        self.starts = deque(starts)
-        self.pending: deque[_Copy] = deque()
+        self.times_us, self.bases, self.sizes = times_us, curve.tolist(), sizes
+        self.starts, self.copy_us, self.budget_bytes = starts, copy_us, budget_bytes
+        self.clock = Clock(1.0 + links.interference)
+        self.safe = 0.0  # when the link would be free if it were slower by SLACK
+        self.lingering: list[tuple[float, int, float]] = []  # (end, storage, safe end), by end
+        self.lingering_bytes = 0
+        self.enters: defaultdict[int, list[tuple[float, int, float]]] = defaultdict(list)
         self.released: dict[int, int] = {}
-        self.now = self.stall_us = self.link_free = self.link_safe = 0.0
 
     def run(self) -> _Sweep:
-        bases = self.curve.tolist()
+        at, starts, n = 0, self.starts, len(self.starts)
         for position, time_us in enumerate(self.times_us):
-            self._release(position, bases[position])
-            busy = self.link_free > self.now
-            self.now += time_us * (self.slowdown if busy else 1.0)
-            while self.starts and self.starts[0][0] <= position:
-                self._start()
-        self._drain(len(self.times_us))
+            if position in self.enters or self.lingering:
+                self._release(position)
+            self.clock.compute(time_us)
+            while at < n and starts[at][0] <= position:
+                self._start(*starts[at])
+                at += 1
+        end = len(self.times_us)
+        for entering in self.enters.values():
+            self.lingering.extend(entering)
+        for copy_end, s, _ in sorted(self.lingering):
+            self.clock.wait(copy_end)
+            self.released[s] = end
         return self
 
-    def _start(self) -> None:
-        _, last, s = self.starts.popleft()
+    def _start(self, position: int, last: int, s: int) -> None:
         took_us = self.copy_us(self.sizes[s])
-        self.link_free = max(self.now, self.link_free) + took_us
-        self.link_safe = max(self.now, self.link_safe) + SLACK * took_us
-        self.pending.append(_Copy(self.link_free, self.link_safe, last, s))
+        end = self.clock.copy(took_us)
+        self.safe = max(self.clock.now, self.safe) + SLACK * took_us
+        self.enters[max(position, last) + 1].append((end, s, self.safe))
 
-    def _release(self, position: int, base: int) -> None:
+    def _release(self, position: int) -> None:
         """Free what has been copied; wait for more where the budget asks for it."""
-        lingering = sum(self.sizes[c.storage] for c in self.pending if c.last < position)
-        keep: deque[_Copy] = deque()
-        for copy in self.pending:
-            over = base + lingering > self.budget_bytes
-            if copy.last < position and (over or copy.safe_end <= self.now):
-                self._wait(copy.end)
-                self.released[copy.storage] = position
-                lingering -= self.sizes[copy.storage]
-            else:
-                keep.append(copy)
-        self.pending = keep
-        self.curve[position] = base + lingering
-
-    def _wait(self, end: float) -> None:
-        if end > self.now:
-            self.stall_us += end - self.now
-            self.now = end
-
-    def _drain(self, position: int) -> None:
-        self.curve[position] += sum(self.sizes[c.storage] for c in self.pending)
-        for copy in self.pending:
-            self._wait(copy.end)
-            self.released[copy.storage] = position
-        self.pending.clear()
+        for copy in self.enters.pop(position, ()):
+            insort(self.lingering, copy)
+            self.lingering_bytes += self.sizes[copy[1]]
+        room, at = self.budget_bytes - self.bases[position], 0
+        for end, s, safe_end in self.lingering:
+            if safe_end > self.clock.now and self.lingering_bytes <= room:
+                break
+            self.clock.wait(end)
+            self.released[s] = position
+            self.lingering_bytes -= self.sizes[s]
+            at += 1
+        del self.lingering[:at]
