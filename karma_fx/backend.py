@@ -19,6 +19,7 @@ from karma_fx.profile.links import measure_links
 from karma_fx.profile.store import Store
 from karma_fx.runtime.malloc import return_freed_memory
 from karma_fx.runtime.pool import shared_tier
+from karma_fx.runtime.stats import COUNTER
 from karma_fx.work import Work
 
 
@@ -67,7 +68,9 @@ class Partitioner:
         work = Work(joint, num_fwd_outputs, self.options)
         shared = shared_tier(self.options.far)
         store = Store()
-        work.links = measure_links(shared.tier, store, f"{shared.tier.name}")
+        work.links = measure_links(shared.tier, store, shared.tier.name)
         store.flush()
         hook = print_graphs if self.options.debug == "print" else None
-        return run_pipeline(work, hook)
+        graphs = run_pipeline(work, hook)
+        COUNTER.add(graphs=1)
+        return graphs

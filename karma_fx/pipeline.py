@@ -12,7 +12,6 @@ from karma_fx.passes.annotate import Annotate
 from karma_fx.passes.cost import Cost
 from karma_fx.passes.partition import Partition
 from karma_fx.passes.schedule import Schedule
-from karma_fx.passes.snapshot import Snapshot
 from karma_fx.passes.split import Split
 from karma_fx.passes.transfers import Transfers
 from karma_fx.verify import verify
@@ -24,7 +23,7 @@ Hook = Callable[[Pass, Work, float], None]
 
 def pipeline(measure: bool) -> tuple[Pass, ...]:
     """The passes from joint graph to runnable graphs."""
-    return (Snapshot(), Annotate(), Partition(), Cost(measure), Schedule(), Split(), Transfers())
+    return (Annotate(), Partition(), Cost(measure), Schedule(), Split(), Transfers())
 
 
 def run_pipeline(work: Work, hook: Hook | None = None) -> tuple[fx.GraphModule, fx.GraphModule]:

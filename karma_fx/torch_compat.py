@@ -143,9 +143,9 @@ def as_user_error(error: Exception) -> Exception:
     wrapping it into ``BackendCompilerFailed``."""
     kind = type(error)
     both = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
-    shown = both.__new__(both, *error.args)
+    shown: Exception = both.__new__(both, *error.args)
     shown.__dict__.update(error.__dict__)
-    shown.first_useful_frame = None
+    shown.first_useful_frame = None  # type: ignore[attr-defined]
     shown.args = error.args
     return shown
 

@@ -1,4 +1,4 @@
-"""Random problems for the planner: small chains and DAGs with skips, views, random and fixed ops."""
+"""Random problems for the planner: small chains and DAGs with skips, views and fixed ops."""
 
 from __future__ import annotations
 

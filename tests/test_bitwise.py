@@ -1,4 +1,4 @@
-"""Promise 1: for every plan, numbers equal the same graph run unscheduled (aot_eager), bit for bit."""
+"""Promise 1: for every plan, numbers equal those of the unscheduled graph, bit for bit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_replayed_plan(name: str, tmp_path: Path) -> None:
 
 
 def test_parameters_are_unedited() -> None:
-    """The module that was compiled is the module that is trained; nothing is wrapped or replaced."""
+    """The module that was compiled is the module that is trained; nothing is replaced."""
     module, inputs = build("mlp")
     types = [type(m) for m in module.modules()]
     train(module, inputs, "karma", strategy="offload", memory="4GiB")

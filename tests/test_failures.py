@@ -31,11 +31,7 @@ def compiled(far: str = "disk") -> tuple[nn.Module, Any, tuple[Any, ...]]:
 
 
 def descriptors() -> set[str]:
-    return {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)}
-
-
-def _is_open(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
+    return {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if os.path.lexists(fd)}
 
 
 def karma_threads() -> list[str]:

@@ -14,7 +14,13 @@ from karma_fx.units import format_bytes, format_us, parse_bytes
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("6GiB", 6 << 30), ("512 MiB", 512 << 20), ("1.5kB", 1500), ("1024", 1024), ("2tb", 2 * 10**12)],
+    [
+        ("6GiB", 6 << 30),
+        ("512 MiB", 512 << 20),
+        ("1.5kB", 1500),
+        ("1024", 1024),
+        ("2tb", 2 * 10**12),
+    ],
 )
 def test_sizes(text: str, nbytes: int) -> None:
     assert parse_bytes(text) == nbytes

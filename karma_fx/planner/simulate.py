@@ -27,8 +27,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a step takes, in microseconds. ``stalls`` are (phase, position, storage, time): where
-    compute waited, and for which storage."""
+    """How long a step takes, in microseconds. ``stalls`` are (phase, position, storage, time):
+    where compute waited, and for which storage."""
 
     step_us: float
     compute_us: float
@@ -77,7 +77,7 @@ def simulate(
     sizes: Mapping[int, int],
     links: Links,
 ) -> Timing:
-    """Run forward, then backward. ``times_*`` are microseconds a step, ``sizes`` bytes a storage."""
+    """Run forward, then backward. ``times_*`` are microseconds a step, ``sizes`` bytes."""
     out = [(move.offload, 0, move.storage) for move in moves]
     out += [(move.wait_offload, 1, move.storage) for move in moves]
     back = sorted((m.prefetch, m.wait_prefetch, m.storage) for m in moves)

@@ -48,7 +48,7 @@ def is_ram(directory: Path) -> bool:
 
 
 def default_directory() -> Path:
-    """The first of $TMPDIR, /var/tmp, /tmp and the working directory that is writable and a disk."""
+    """The first of $TMPDIR, /var/tmp, /tmp and the working directory that is a writable disk."""
     given = os.environ.get("TMPDIR")
     places = [Path(p) for p in (given, "/var/tmp", "/tmp", os.getcwd()) if p]
     for place in places:
@@ -63,7 +63,9 @@ def default_directory() -> Path:
 def _named_directory(directory: str) -> Path:
     place = Path(directory)
     if not place.is_dir():
-        raise FarMemoryError(f"far memory: {directory!r} is not a directory; make it, or name another")
+        raise FarMemoryError(
+            f"far memory: {directory!r} is not a directory; make it, or name another"
+        )
     if is_ram(place):
         raise FarMemoryError(
             f"far memory: {directory!r} is a {file_system_of(place)}, which is RAM; name a "

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Cumulative over the process. ``stalled_s`` is time in which compute waited for a transfer."""
+    """Cumulative over the process. ``graphs`` counts training graphs that karma compiled (0: torch
+    never called it), ``stalled_s`` is time in which compute waited for a transfer."""
 
+    graphs: int = 0
     offloaded_bytes: int = 0
     prefetched_bytes: int = 0
     stalled_s: float = 0.0
@@ -20,10 +22,13 @@ class _Counter:
         self._lock = threading.Lock()
         self._stats = Stats()
 
-    def add(self, offloaded: int = 0, prefetched: int = 0, stalled_s: float = 0.0) -> None:
+    def add(
+        self, graphs: int = 0, offloaded: int = 0, prefetched: int = 0, stalled_s: float = 0.0
+    ) -> None:
         with self._lock:
             now = self._stats
             self._stats = Stats(
+                now.graphs + graphs,
                 now.offloaded_bytes + offloaded,
                 now.prefetched_bytes + prefetched,
                 now.stalled_s + stalled_s,
