@@ -15,11 +15,14 @@ from karma_fx.errors import KarmaError, OptionError
 from karma_fx.options import Options, parse_options
 from karma_fx.passes.codegen import generate
 from karma_fx.pipeline import print_graphs, run_pipeline
+from karma_fx.planner.links import Links
+from karma_fx.profile.devices import DeviceProfile, find_device
 from karma_fx.profile.links import measure_links
 from karma_fx.profile.store import Store
 from karma_fx.runtime.malloc import return_freed_memory
 from karma_fx.runtime.pool import shared_tier
 from karma_fx.runtime.stats import COUNTER
+from karma_fx.runtime.tier import Tier
 from karma_fx.work import Work
 
 
@@ -56,6 +59,21 @@ def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options
     return compiler(gm, example_inputs)
 
 
+def device_of(options: Options) -> DeviceProfile | None:
+    """The described device that costs are estimated for; None to measure."""
+    if options.profile == "measure":
+        return None
+    return find_device("cpu" if options.profile == "estimate" else options.profile)
+
+
+def links_of(tier: Tier) -> Links:
+    """The links of ``tier``, measured once on this machine."""
+    store = Store()
+    links = measure_links(tier, store, tier.name)
+    store.flush()
+    return links
+
+
 class Partitioner:
     """The ``partition_fn`` that AOTAutograd calls with a joint graph; runs the pipeline on it."""
 
@@ -66,10 +84,9 @@ class Partitioner:
         self, joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         work = Work(joint, num_fwd_outputs, self.options)
-        shared = shared_tier(self.options.far)
-        store = Store()
-        work.links = measure_links(shared.tier, store, shared.tier.name)
-        store.flush()
+        work.profile = device_of(self.options)
+        shared = shared_tier(self.options.far)  # held here until the graphs hold it
+        work.links = work.profile.links() if work.profile else links_of(shared.tier)
         hook = print_graphs if self.options.debug == "print" else None
         graphs = run_pipeline(work, hook)
         COUNTER.add(graphs=1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from karma_fx.errors import OptionError
+from karma_fx.profile.devices import find_device
 from karma_fx.units import parse_bytes
 
 STRATEGIES = ("karma", "keep", "offload", "recompute", "checkpoint")
@@ -23,7 +24,7 @@ _EXAMPLES = {
     "far": '"disk", "disk:DIR", "ram" (far memory in RAM) or "poison" (for tests)',
     "strategy": ", ".join(f'"{s}"' for s in STRATEGIES),
     "inner": '"eager"',
-    "profile": '"measure" or "estimate"',
+    "profile": '"measure", "estimate", a device such as "h100-80gb", or a device file',
     "plan": "the path of a plan file to replay",
     "export": "the path to write the plan to",
     "reserve": 'near bytes left to others, such as "512MiB"',
@@ -109,6 +110,17 @@ def _one_of(name: str, choices: tuple[str, ...]) -> Any:
     return parse
 
 
+def _profile(value: Any) -> str:
+    if value in PROFILES:
+        return str(value)
+    try:
+        return os.fspath(value) if find_device(os.fspath(value)) else ""
+    except TypeError as error:
+        raise _bad("profile", value) from error
+    except OptionError as error:
+        raise _bad("profile", value, f" ({error})") from error
+
+
 def _path(name: str) -> Any:
     def parse(value: Any) -> str:
         if not isinstance(value, str | os.PathLike) or not os.fspath(value):
@@ -123,7 +135,7 @@ _PARSERS = {
     "far": _far,
     "strategy": _one_of("strategy", STRATEGIES),
     "inner": _one_of("inner", INNER),
-    "profile": _one_of("profile", PROFILES),
+    "profile": _profile,
     "plan": _path("plan"),
     "export": _path("export"),
     "reserve": _reserve,

@@ -14,6 +14,7 @@ from karma_fx.passes.partition import Partition
 from karma_fx.passes.schedule import Schedule
 from karma_fx.passes.split import Split
 from karma_fx.passes.transfers import Transfers
+from karma_fx.profile.devices import DeviceProfile
 from karma_fx.verify import verify
 from karma_fx.work import Pass, Work
 
@@ -21,21 +22,30 @@ Hook = Callable[[Pass, Work, float], None]
 """``hook(pass, work, seconds)``, called after every pass."""
 
 
-def pipeline(measure: bool) -> tuple[Pass, ...]:
-    """The passes from joint graph to runnable graphs."""
-    return (Annotate(), Partition(), Cost(measure), Schedule(), Split(), Transfers())
+PLANNING = 4
+"""How many passes it takes to come to a plan."""
+
+
+def pipeline(device: DeviceProfile | None) -> tuple[Pass, ...]:
+    """The passes from joint graph to runnable graphs; costs are measured or ``device``'s."""
+    return (Annotate(), Partition(), Cost(device), Schedule(), Split(), Transfers())
 
 
 def run_pipeline(work: Work, hook: Hook | None = None) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Run every pass on ``work``, verify after each, and return (forward, backward)."""
-    for step in pipeline(work.options.profile == "measure"):
+    run_passes(work, pipeline(work.profile), hook)
+    assert work.forward is not None and work.backward is not None
+    return work.forward, work.backward
+
+
+def run_passes(work: Work, passes: tuple[Pass, ...], hook: Hook | None = None) -> None:
+    """Run ``passes`` on ``work``, and verify after each."""
+    for step in passes:
         start = time.perf_counter()
         step.apply(work)
         if hook is not None:
             hook(step, work, time.perf_counter() - start)
         verify(work, after=step.name)
-    assert work.forward is not None and work.backward is not None
-    return work.forward, work.backward
 
 
 def print_graphs(step: Pass, work: Work, seconds: float) -> None:

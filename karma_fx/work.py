@@ -13,6 +13,7 @@ from karma_fx.plan import Plan
 from karma_fx.planner.links import Links
 from karma_fx.planner.problem import Problem, Storage
 from karma_fx.planner.sequence import Sequence
+from karma_fx.profile.devices import DeviceProfile
 from karma_fx.record import NodeRecord, record_of
 
 
@@ -28,7 +29,8 @@ class Work:
     gradients: frozenset[int] = frozenset()  # annotate
     block_names: list[str] = field(default_factory=list)  # partition
     problem: Problem | None = None  # cost
-    links: Links | None = None  # cost
+    profile: DeviceProfile | None = None  # of the device, where it is not measured
+    links: Links | None = None
     plan: Plan | None = None  # schedule
     sequence: Sequence | None = None  # schedule
     forward: fx.GraphModule | None = None  # split

@@ -1,4 +1,8 @@
-"""cost: write time and workspace into every operation's record, and state the planner's problem."""
+"""cost: write time and workspace into every operation's record, and state the planner's problem.
+
+Costs are measured on this machine, one distinct operation at a time, or estimated for a device that
+is only described.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from torch import fx
 
 from karma_fx.passes.annotate import is_required, joint_outputs
 from karma_fx.planner.problem import Op, Problem
+from karma_fx.profile.devices import DeviceProfile
+from karma_fx.profile.estimate import estimate_us
 from karma_fx.profile.ops import cost_of, guess
 from karma_fx.profile.store import Store
 from karma_fx.record import NodeRecord, Phase, record_of
@@ -19,18 +25,24 @@ RNG_STATE_BYTES = 5056
 """What ``torch.get_rng_state`` returns on the CPU; one is saved per recomputed random operation."""
 
 
-def annotate_costs(work: Work, store: Store | None) -> None:
-    """Fill in ``time_us`` and ``workspace_bytes``; measured, or by size where ``store`` is None."""
+def measure_costs(work: Work) -> None:
+    """Fill in ``time_us`` and ``workspace_bytes`` as measured here, or found in the store."""
+    store = Store()
     for node, record in work.operations():
         if node.target is operator.getitem:
             record.time_us = GETITEM_US
             continue
-        cost = (cost_of(node, store) if store is not None else None) or guess(node)
+        cost = cost_of(node, store) or guess(node)
         made_bytes = sum(work.storages[s].nbytes for s in record.makes)
         record.time_us = cost.time_us
         record.workspace_bytes = max(0, cost.peak_bytes - made_bytes)
-    if store is not None:
-        store.flush()
+    store.flush()
+
+
+def estimate_costs(work: Work, device: DeviceProfile) -> None:
+    """Fill in ``time_us``; nothing is known of workspace."""
+    for node, record in work.operations():
+        record.time_us = estimate_us(node, device)
 
 
 def build_problem(work: Work) -> Problem:
@@ -71,11 +83,14 @@ def _indices(nodes: list[fx.Node]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Cost:
-    """See the module's docstring. ``measure`` runs each distinct operation once."""
+    """See the module's docstring. ``device`` None means: measure."""
 
-    measure: bool = True
+    device: DeviceProfile | None = None
     name: str = "cost"
 
     def apply(self, work: Work) -> None:
-        annotate_costs(work, Store() if self.measure else None)
+        if self.device is None:
+            measure_costs(work)
+        else:
+            estimate_costs(work, self.device)
         work.problem = build_problem(work)

@@ -31,14 +31,16 @@ _RAM_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
 def file_system_of(directory: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     """The kind of file system that ``directory`` is on ("ext4", "tmpfs", "" where unknown)."""
     try:
-        lines = [line.split() for line in mounts.read_text().splitlines()]
+        lines = [line.split() for line in mounts.read_bytes().splitlines()]
     except OSError:
         return ""
     place, best, kind = directory.resolve(), -1, ""
     for fields in lines:
-        point = Path(fields[1].encode().decode("unicode_escape"))  # spaces are written \040
+        escaped = fields[1].decode("unicode_escape")  # spaces are written \040
+        point = Path(os.fsdecode(escaped.encode("latin-1")))
         if len(point.parts) >= best and place.is_relative_to(point):
-            best, kind = len(point.parts), fields[2]  # the last mount on a point hides the others
+            # The last mount on a point hides the others.
+            best, kind = len(point.parts), fields[2].decode()
     return kind
 
 
@@ -157,6 +159,11 @@ class DiskTier(QueuedTier):
             ctypes.memmove(buffer.address, address + start, size)
             view = buffer.view[: -(-size // PAGE) * PAGE]
             self._whole("write", view, offset + start, lambda v, at: os.pwrite(self._fd, v, at))
+        if not self.direct:
+            try:  # past the page cache, and only here does a disk tell that it failed
+                getattr(os, "fdatasync", os.fsync)(self._fd)
+            except OSError as error:
+                raise self._error(f"can't write {format_bytes(nbytes)}", error) from error
         self._forget(offset, nbytes)
 
     def _read(self, offset: int, address: int, nbytes: int) -> None:
@@ -191,7 +198,6 @@ class DiskTier(QueuedTier):
         """Without O_DIRECT, ask the kernel not to keep the bytes in RAM."""
         if not self.direct and hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):
-                os.fdatasync(self._fd)
                 os.posix_fadvise(self._fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
     def _error(self, what: str, error: OSError) -> FarMemoryError:
@@ -208,4 +214,5 @@ class DiskTier(QueuedTier):
         )
 
     def _shut(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1  # a copy that hangs must not write to the number's next file
+        os.close(fd)

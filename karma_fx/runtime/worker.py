@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 
 from karma_fx.errors import FarMemoryError
@@ -12,20 +15,32 @@ CLOSE_TIMEOUT_S = 10.0
 """How long ``close`` waits for the copy in hand. A disk that hangs longer must not hang exit."""
 
 
+def check_process(owner: int) -> None:
+    """Raise ``FarMemoryError`` in a process that was forked from ``owner``: it has no threads."""
+    if os.getpid() != owner:
+        raise FarMemoryError(
+            "this far memory belongs to the process that this one was forked from; "
+            "compile the model in the process that trains it"
+        )
+
+
 class Copy:
     """A copy in the queue of a ``Worker``; implements ``tier.Transfer``."""
 
-    __slots__ = ("_ended", "_error", "_run")
+    __slots__ = ("_ended", "_error", "_process", "_run")
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run: Callable[[], None] | None = run
         self._error: BaseException | None = None
         self._ended = threading.Event()
+        self._process = os.getpid()
 
     def done(self) -> bool:
         return self._ended.is_set()
 
     def wait(self) -> None:
+        if not self._ended.is_set():
+            check_process(self._process)
         self._ended.wait()
         if isinstance(self._error, FarMemoryError):
             raise FarMemoryError(*self._error.args) from self._error
@@ -34,12 +49,14 @@ class Copy:
 
     def perform(self) -> None:
         """Run, and remember how it ended. Lets go of the near tensor in any case."""
-        run = self._run
+        run, self._run = self._run, None
         assert run is not None
         try:
             run()
         except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # of the near tensor
             self._error = error
+        del run  # this frame is in the traceback too
         self._end()
 
     def cancel(self) -> None:
@@ -63,10 +80,13 @@ class Worker:
         self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._closed = False
 
     def submit(self, run: Callable[[], None]) -> Copy:
-        """Queue ``run``, which must hold references to all that it touches."""
+        """Queue ``run``, which must hold references to all that it touches; as arguments (of a
+        ``partial``) rather than in a closure, which the traceback of a failure would keep."""
+        check_process(self._process)
         copy = Copy(run)
         with self._lock:
             if self._closed:
@@ -86,9 +106,8 @@ class Worker:
             if self._closed:
                 return
             self._closed = True
-            while not self._queue.empty():
-                copy = self._queue.get()
-                if copy is not None:
+            with contextlib.suppress(queue.Empty):
+                while (copy := self._queue.get_nowait()) is not None:
                     copy.cancel()
             self._queue.put(None)
         thread = self._thread
