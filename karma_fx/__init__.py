@@ -9,7 +9,8 @@ from karma_fx.errors import (
     PlanMismatchError,
     UnsupportedError,
 )
-from karma_fx.plan import Action, Plan, load_plan
+from karma_fx.offline import plan
+from karma_fx.plans import Action, Plan, load_plan
 from karma_fx.runtime.stats import Stats, reset_stats, stats
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ __all__ = [
     "Stats",
     "UnsupportedError",
     "load_plan",
+    "plan",
     "reset_stats",
     "stats",
 ]

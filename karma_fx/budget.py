@@ -71,11 +71,13 @@ def _rlimit_headroom() -> int:
     return soft - used
 
 
-def budget_bytes(options: Options, held_bytes: int) -> int:
+def budget_bytes(options: Options, held_bytes: int, device_bytes: int | None = None) -> int:
     """The byte budget of a graph whose inputs and parameters hold ``held_bytes`` already: what the
-    user gave, or what is free plus that; less ``reserve``."""
+    user gave, or what is free plus that; less ``reserve``. ``device_bytes`` is what a device has
+    that is only described."""
     memory = options.memory
     if memory is None or isinstance(memory, float):
         share = 1.0 if memory is None else memory
-        return int(share * (available_bytes() + held_bytes)) - options.reserve
+        free = available_bytes() + held_bytes if device_bytes is None else device_bytes
+        return int(share * free) - options.reserve
     return memory - options.reserve

@@ -22,8 +22,8 @@ Hook = Callable[[Pass, Work, float], None]
 """``hook(pass, work, seconds)``, called after every pass."""
 
 
-PLANNING = 4
-"""How many passes it takes to come to a plan."""
+DECIDING = 3
+"""Which pass decides. Those before it analyze, those after it act."""
 
 
 def pipeline(device: DeviceProfile | None) -> tuple[Pass, ...]:

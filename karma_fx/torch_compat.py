@@ -7,6 +7,7 @@ underscore from torch.
 from __future__ import annotations
 
 import contextlib
+import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ from torch._functorch.partitioners import (
 )
 from torch._guards import detect_fake_mode
 from torch._prims.rng_prims import run_with_rng_state
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import is_sym_node
 from torch.fx.graph import _BoxedCodeGen
 from torch.fx.node import has_side_effect
@@ -38,6 +39,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 __all__ = [
     "FakeTensor",
+    "Faker",
     "allocation_events",
     "aot_autograd",
     "as_user_error",
@@ -129,6 +131,35 @@ def fake_like(make: Callable[[], torch.Tensor], example: fx.Node) -> torch.Tenso
         return make()
     with mode:
         return make()
+
+
+class Faker:
+    """Turns modules and tensors (real, or on the meta device) into fake ones on the CPU."""
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._known: dict[int, torch.Tensor] = {}
+        self._seen: list[torch.Tensor] = []  # keeps the ids in _known from being reused
+
+    def tensor(self, value: torch.Tensor) -> torch.Tensor:
+        """A fake tensor like ``value``; the same one for the same value (tied weights)."""
+        if id(value) not in self._known:
+            with self.mode:
+                fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+            fake.requires_grad_(value.requires_grad)
+            if isinstance(value, torch.nn.Parameter):
+                fake = torch.nn.Parameter(fake, requires_grad=value.requires_grad)
+            self._known[id(value)] = fake
+            self._seen.append(value)
+        return self._known[id(value)]
+
+    def module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """A copy of ``module`` (of its structure; no tensor is copied) with fake parameters and
+        buffers."""
+        memo: dict[int, Any] = {
+            id(t): self.tensor(t) for t in [*module.parameters(), *module.buffers()]
+        }
+        return copy.deepcopy(module, memo)
 
 
 @contextlib.contextmanager

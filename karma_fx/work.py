@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from torch import fx
 
 from karma_fx.options import Options
-from karma_fx.plan import Plan
 from karma_fx.planner.links import Links
 from karma_fx.planner.problem import Problem, Storage
 from karma_fx.planner.sequence import Sequence
+from karma_fx.plans import Plan
 from karma_fx.profile.devices import DeviceProfile
 from karma_fx.record import NodeRecord, record_of
 
@@ -25,6 +25,7 @@ class Work:
     num_fwd_outputs: int
     options: Options
     device: str = "cpu"
+    offline: bool = False  # nothing will run here
     storages: list[Storage] = field(default_factory=list)  # annotate
     gradients: frozenset[int] = frozenset()  # annotate
     block_names: list[str] = field(default_factory=list)  # partition

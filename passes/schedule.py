@@ -7,19 +7,25 @@ from dataclasses import dataclass, replace
 from karma_fx.budget import budget_bytes
 from karma_fx.errors import InfeasibleBudgetError, PlanMismatchError
 from karma_fx.fingerprint import fingerprint
-from karma_fx.plan import Plan, load_plan
 from karma_fx.planner.links import Links
 from karma_fx.planner.problem import Problem
 from karma_fx.planner.sequence import Sequence
 from karma_fx.planner.translate import Heading, as_plan, settle
+from karma_fx.plans import Plan, load_plan
 from karma_fx.strategies.registry import STRATEGIES
 from karma_fx.units import format_bytes
 from karma_fx.work import Work
 
 
+def budget_of(work: Work, problem: Problem) -> int:
+    """The budget in bytes; that of a described device is what it has, unless the user said."""
+    device_bytes = work.profile.memory_bytes if work.profile and work.offline else None
+    return budget_bytes(work.options, problem.base_bytes, device_bytes)
+
+
 def make_plan(work: Work, problem: Problem, links: Links) -> tuple[Plan, Sequence]:
     """Run the strategy. Raises ``InfeasibleBudgetError`` naming the smallest feasible budget."""
-    budget = budget_bytes(work.options, problem.base_bytes)
+    budget = budget_of(work, problem)
     strategy = STRATEGIES[work.options.strategy]
     outcome = strategy(problem, links, budget)
     if not outcome.placement.fits(budget):
@@ -57,7 +63,7 @@ def read_plan(work: Work, problem: Problem, path: str) -> Plan:
         )
     budget = plan.budget_bytes
     if work.options.memory is not None:
-        budget = budget_bytes(work.options, problem.base_bytes)
+        budget = budget_of(work, problem)
     if plan.predicted.peak_bytes > budget:
         raise PlanMismatchError(
             f"the plan {path!r} needs {format_bytes(plan.predicted.peak_bytes)}, more than the "

@@ -14,7 +14,7 @@ from torch import fx
 
 from karma_fx import ops, torch_compat
 from karma_fx.errors import PlanError
-from karma_fx.plan import END, MovePlan
+from karma_fx.plans import END, MovePlan
 from karma_fx.record import record_of
 from karma_fx.runtime.pool import shared_tier
 from karma_fx.work import Work

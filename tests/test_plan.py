@@ -13,7 +13,7 @@ from torch import nn
 
 import karma_fx
 from karma_fx.errors import PlanError, PlanMismatchError
-from karma_fx.plan import MAX_FILE_BYTES, Action, Plan, load_plan, parse_plan
+from karma_fx.plans import MAX_FILE_BYTES, Action, Plan, load_plan, parse_plan
 from tests.harness import assert_same, build, plan_of, train
 
 

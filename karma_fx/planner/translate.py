@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from karma_fx.errors import PlanError
-from karma_fx.plan import END, Action, BlockPlan, MovePlan, Plan, Predicted, TensorPlan
 from karma_fx.planner.links import Links
 from karma_fx.planner.memory import liveness
 from karma_fx.planner.place import Placement, place, placement_of
 from karma_fx.planner.problem import Problem
 from karma_fx.planner.sequence import Sequence, legal_saved, make_sequence
 from karma_fx.planner.simulate import Move
+from karma_fx.plans import END, Action, BlockPlan, MovePlan, Plan, Predicted, TensorPlan
 from karma_fx.strategies.decision import Decision, Outcome, can_offload
 
 
