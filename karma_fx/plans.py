@@ -67,7 +67,8 @@ class MovePlan:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the planner expects of one step (forward and backward)."""
+    """What the planner expects of one step (forward and backward). ``bound_us``: no plan of this
+    graph under this budget is faster (``karma_fx.planner.bound``)."""
 
     step_us: float
     compute_us: float

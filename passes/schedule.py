@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from karma_fx.budget import budget_bytes
 from karma_fx.errors import InfeasibleBudgetError, PlanMismatchError
 from karma_fx.fingerprint import fingerprint
+from karma_fx.planner.bound import relax
 from karma_fx.planner.links import Links
 from karma_fx.planner.problem import Problem
 from karma_fx.planner.sequence import Sequence
@@ -35,7 +36,9 @@ def make_plan(work: Work, problem: Problem, links: Links) -> tuple[Plan, Sequenc
     heading = Heading(
         fingerprint(work), work.device, work.options.strategy, budget, tuple(work.block_names)
     )
-    return as_plan(problem, outcome, heading), outcome.sequence
+    plan = as_plan(problem, outcome, heading)
+    bound_us = relax(problem, links, budget).step_us
+    return replace(plan, predicted=replace(plan.predicted, bound_us=bound_us)), outcome.sequence
 
 
 def _infeasible(work: Work, problem: Problem, budget: int, smallest: int) -> InfeasibleBudgetError:

@@ -40,7 +40,7 @@ MICROS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """The LP's optimum. ``saved`` and ``again`` are shares, by storage and by operation; ``far`` the
+    """The LP's optimum. ``saved`` and ``again`` are shares, by storage and operation; ``far`` the
     bytes of each block that go far. ``step_us`` is infinite when not even the LP fits."""
 
     step_us: float
@@ -145,10 +145,13 @@ class _Program:
         """Copies fit their step; recompute fills backward steps; only stored bytes go far."""
         problem, n = self.problem, self.problem.num_blocks
         self.compute_fw, self.compute_bw = [0.0] * n, [0.0] * n
+        required = {i for i in problem.forward_ops if problem.ops[i].required}
+        always = problem.closure(required.union(problem.forward_outputs))
         for at, j in enumerate(self.seq.forward):
-            self.compute_fw[self.step_fw[at]] += problem.ops[j].time_us
+            self.compute_fw[self.step_fw[at]] += problem.ops[j].time_us if j in always else 0.0
         for at, j in enumerate(self.seq.backward):
-            self.compute_bw[self.step_bw[at]] += problem.ops[j].time_us
+            own = not problem.ops[j].forward  # those run again are counted by r
+            self.compute_bw[self.step_bw[at]] += problem.ops[j].time_us if own else 0.0
         out_ms = BYTES / self.links.out_bytes_per_us / MICROS
         in_ms = BYTES / self.links.in_bytes_per_us / MICROS
         for step in range(n):

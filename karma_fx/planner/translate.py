@@ -140,7 +140,8 @@ def settle(problem: Problem, plan: Plan, links: Links) -> tuple[Plan, Sequence]:
         )
     names = {problem.root_storage[t.made]: t.name for t in plan.tensors}
     outcome = Outcome(Decision(sequence.saved, offloaded), sequence, placement)
-    settled = replace(plan, schedule=_moves(outcome, names), predicted=predicted(placement))
+    expected = replace(predicted(placement), bound_us=plan.predicted.bound_us)
+    settled = replace(plan, schedule=_moves(outcome, names), predicted=expected)
     return settled, sequence
 
 

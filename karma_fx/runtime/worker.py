@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import queue
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 
 from karma_fx.errors import FarMemoryError
 
 CLOSE_TIMEOUT_S = 10.0
 """How long ``close`` waits for the copy in hand. A disk that hangs longer must not hang exit."""
+
+EXIT_TIMEOUT_S = 1.0
+"""The same for what nobody closed, when the process ends."""
 
 
 def check_process(owner: int) -> None:
@@ -72,7 +77,7 @@ class Copy:
 class Worker:
     """One direction of a link. The thread starts with the first copy and ends with ``close``.
 
-    The thread is a daemon, so that a process ends even where nobody closes the tier.
+    The thread is a daemon, so that a process ends even where a copy hangs.
     """
 
     def __init__(self, name: str) -> None:
@@ -97,10 +102,11 @@ class Worker:
                     target=_work, args=arguments, name=self.name, daemon=True
                 )
                 self._thread.start()
+                _started.add(self)
             self._queue.put(copy)
         return copy
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """Cancel what has not begun, and wait for the copy in hand. Idempotent."""
         with self._lock:
             if self._closed:
@@ -112,7 +118,18 @@ class Worker:
             self._queue.put(None)
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(CLOSE_TIMEOUT_S)
+            thread.join(CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+
+
+_started: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    """Python ends daemon threads wherever they are; while one frees a tensor, that is an abort."""
+    for worker in list(_started):
+        if worker._process == os.getpid():  # a forked child has no such threads
+            worker.close(EXIT_TIMEOUT_S)
 
 
 def _work(copies: queue.SimpleQueue[Copy | None]) -> None:

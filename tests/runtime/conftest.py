@@ -11,6 +11,11 @@ from tests.runtime import helpers
 
 
 @pytest.fixture(autouse=True)
+def clean_torch() -> None:
+    """In place of the one that resets the compiler, which takes time: nothing is compiled here."""
+
+
+@pytest.fixture(autouse=True)
 def older_threads() -> Iterator[None]:
     helpers.older_threads.update(threading.enumerate())
     yield

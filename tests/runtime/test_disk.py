@@ -267,7 +267,7 @@ def test_a_failed_transfer(
 
 
 @pytest.mark.parametrize("buffered", [False, True])
-@pytest.mark.parametrize("most", [PAGE, 3 * PAGE + 7, MIB - 1])
+@pytest.mark.parametrize("most", [PAGE, 3 * PAGE + 7, 99_999])
 def test_short_transfers_are_continued(
     most: int, buffered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +289,7 @@ def test_short_transfers_are_continued(
 
     monkeypatch.setattr(os, "pwrite", short_write)
     monkeypatch.setattr(os, "preadv", short_read)
-    near = random_bytes(2 * MIB + 5)
+    near = random_bytes(MIB // 2 + 5)
     assert torch.equal(get(tier, put(tier, near)), near)
     assert len(calls) > 4 and all(at % PAGE == 0 for at in calls)
     tier.close()

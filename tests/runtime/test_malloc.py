@@ -14,13 +14,13 @@ from tests.runtime.helpers import python
 
 CHURN = """
 import os, sys, torch
-from karma_fx.runtime.malloc import return_freed_memory
 
 def rss():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
 
 if sys.argv[1] == "returned":
+    from karma_fx.runtime.malloc import return_freed_memory
     assert return_freed_memory()
 torch.ones(4 << 20, dtype=torch.uint8)  # as it is freed, glibc's threshold goes up to 4 MiB
 before = rss()

@@ -163,9 +163,14 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"budget_bytes": budget, "variants": rows}, indent=2))
         return 0
     cells = [
-        [r["variant"], f"{r['step_s']:.2f} s", f"{r['over_reference']:.3f}"]
-        + [f"{r['over_by_hand']:.3f}", format_bytes(r["peak_bytes"])]  # type: ignore[arg-type]
-        for r in rows
+        [
+            name,
+            f"{median(times[name]):.2f} s",
+            f"{ratio(times, name, REFERENCE):.3f}",
+            f"{ratio(times, name, BY_HAND):.3f}",
+            format_bytes(peaks[name]),
+        ]
+        for name in steps
     ]
     print(tabulate(cells, ["", "step", "over no limit", "over by hand", "peak"]))
     print(
