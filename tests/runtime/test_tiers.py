@@ -316,11 +316,11 @@ from karma_fx.runtime.disk import DiskTier
 from karma_fx.runtime.ram import RamTier
 from karma_fx.runtime.throttled import ThrottledTier
 slow = ThrottledTier(RamTier(), out_bytes_per_s=1.0, in_bytes_per_s=1.0)  # a hundred days
-tiers = [DiskTier(sys.argv[1]), slow, RamTier(), RamTier(), RamTier()]
+tiers = [DiskTier(sys.argv[1]), slow, RamTier(), RamTier(), RamTier(), RamTier()]
 for tier in tiers:
     slot = tier.alloc(32 << 20)
     for _ in range(6):  # of tensors that the queue alone holds
-        tier.store(torch.zeros(32 << 20, dtype=torch.uint8), slot)
+        tier.store(torch.ones(32 << 20, dtype=torch.uint8), slot)
 print("last words")
 """
 
