@@ -12,9 +12,10 @@ from typing import Any
 
 from karma_fx.errors import OptionError
 from karma_fx.profile.devices import find_device
+from karma_fx.strategies.registry import STRATEGIES as _STRATEGIES
 from karma_fx.units import parse_bytes
 
-STRATEGIES = ("karma", "keep", "offload", "recompute", "checkpoint")
+STRATEGIES = tuple(_STRATEGIES)
 FAR = ("disk", "disk:DIR", "ram", "poison")
 INNER = ("eager",)
 PROFILES = ("measure", "estimate")

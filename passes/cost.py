@@ -14,7 +14,7 @@ from torch import fx
 from karma_fx.passes.annotate import is_required, joint_outputs
 from karma_fx.planner.problem import Op, Problem
 from karma_fx.profile.devices import DeviceProfile
-from karma_fx.profile.estimate import estimate_us
+from karma_fx.profile.estimate import estimate_us, flops
 from karma_fx.profile.ops import cost_of, guess
 from karma_fx.profile.store import Store
 from karma_fx.record import NodeRecord, Phase, record_of
@@ -73,6 +73,7 @@ def _op(node: fx.Node, record: NodeRecord) -> Op:
         record.recomputable,
         record.seeded,
         is_required(node),
+        flops(node) > 0,
     )
 
 

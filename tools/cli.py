@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from karma_fx.tools import demo
+from karma_fx.errors import KarmaError
+from karma_fx.tools import compare, demo, plan
 from karma_fx.tools.command import Command
 
-COMMANDS: tuple[Command, ...] = (demo.COMMAND,)
+COMMANDS: tuple[Command, ...] = (plan.COMMAND, compare.COMMAND, demo.COMMAND)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -35,5 +37,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
-    status: int = args.run(args)
+    try:
+        status: int = args.run(args)
+    except KarmaError as error:
+        print(f"karma: {error}", file=sys.stderr)
+        return 1
     return status

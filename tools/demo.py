@@ -24,22 +24,22 @@ TITLES = {"eager": "plain eager", "karma": "karma", "reference": "no limit"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    defaults = {"layers": 12, "width": 512, "context": 512, "batch": 12, "steps": 6}
+    defaults = {"layers": 12, "width": 512, "context": 512, "batch": 8, "steps": 5}
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=count, default=value, help=f"default {value}")
     parser.add_argument(
         "--memory",
         type=size,
-        default=1280 * MIB,
+        default=960 * MIB,
         metavar="SIZE",
-        help="karma's budget, for tensors; default 1280MiB",
+        help="karma's budget, for tensors; default 960MiB",
     )
     parser.add_argument(
         "--limit",
         type=size,
-        default=2048 * MIB,
+        default=1536 * MIB,
         metavar="SIZE",
-        help="hard limit of the whole process (RLIMIT_DATA); default 2GiB",
+        help="hard limit of the whole process (RLIMIT_DATA); default 1536MiB",
     )
     parser.add_argument(
         "--far", default="disk", help='where karma offloads to: "disk" or "disk:DIR"; default disk'
@@ -178,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
 COMMAND = Command(
     name="demo",
     summary="train a GPT under a memory limit that plain PyTorch dies at",
-    example="karma demo --steps 4 --memory 1280MiB --limit 2GiB",
+    example="karma demo --steps 4 --memory 1GiB --limit 1600MiB",
     add_arguments=add_arguments,
     run=run,
 )

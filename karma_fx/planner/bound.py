@@ -49,9 +49,12 @@ class Relaxation:
     far: dict[int, float] = field(default_factory=dict)
 
 
-def relax(problem: Problem, links: Links, budget_bytes: int) -> Relaxation:
-    """Solve the relaxation. Deterministic. Time grows about linearly with the operations."""
-    return _Program(problem, links, budget_bytes).solve()
+def relax(
+    problem: Problem, links: Links, budget_bytes: int, *, far: bool = True, whole: bool = False
+) -> Relaxation:
+    """Solve the relaxation. Deterministic. Without ``far``, nothing is offloaded; with ``whole``,
+    tensors and operations are not divided (a MILP, to within 1%, in at most ten seconds)."""
+    return _Program(problem, links, budget_bytes, far).solve(whole)
 
 
 class _Rows:
@@ -73,8 +76,9 @@ class _Rows:
 
 
 class _Program:
-    def __init__(self, problem: Problem, links: Links, budget_bytes: int) -> None:
+    def __init__(self, problem: Problem, links: Links, budget_bytes: int, far: bool) -> None:
         self.problem, self.links, self.budget = problem, links, budget_bytes
+        self.most_far = np.inf if far else 0.0
         self.seq = make_sequence(problem, problem.saved_by_default)
         movable = frozenset(s for s in problem.root_storage.values() if _in_forward(problem, s))
         self.tensors = sorted(movable)
@@ -90,7 +94,7 @@ class _Program:
         self.upper += [upper] * count
         return list(range(start, start + count))
 
-    def solve(self) -> Relaxation:
+    def solve(self, whole: bool) -> Relaxation:
         self._variables()
         self._needs()
         self._durations()
@@ -99,7 +103,17 @@ class _Program:
         shape = (len(rows.limits), len(self.cost))
         matrix = coo_array((rows.values, (rows.rows, rows.cols)), shape=shape).tocsr()
         bounds = np.column_stack([np.zeros(len(self.upper)), self.upper])
-        found = linprog(self.cost, A_ub=matrix, b_ub=rows.limits, bounds=bounds, method="highs")
+        integral = np.zeros(len(self.cost))
+        integral[[*self.x.values(), *self.r.values()]] = whole
+        found = linprog(
+            self.cost,
+            A_ub=matrix,
+            b_ub=rows.limits,
+            bounds=bounds,
+            method="highs",
+            integrality=integral if whole else None,
+            options={"mip_rel_gap": 0.01, "time_limit": 10.0} if whole else {},
+        )
         if found.x is None:
             return Relaxation(float("inf"))
         v = found.x
@@ -117,7 +131,7 @@ class _Program:
         for j in problem.forward_ops:
             if problem.ops[j].recomputable:
                 (self.r[j],) = self._new(1, problem.ops[j].time_us / MICROS, 1.0)
-        self.out = [self._new(n - b) for b in range(n)]  # out[b][f - b]
+        self.out = [self._new(n - b, upper=self.most_far) for b in range(n)]  # out[b][f - b]
         self.into = [self._new(n) for _ in range(n)]  # into[b][g]
         self.again, self.stall = self._new(n), self._new(2 * n, cost=1.0)
 

@@ -25,6 +25,7 @@ class Op:
     recomputable: bool
     seeded: bool = False
     required: bool = False  # runs for its effect: a write into a buffer, an assertion
+    heavy: bool = False  # a matrix product, a convolution, attention
 
 
 @dataclass(frozen=True, slots=True)

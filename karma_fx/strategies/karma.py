@@ -16,15 +16,26 @@ was found ends the descent.
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
+
 from karma_fx.planner.bound import Relaxation, relax
 from karma_fx.planner.links import Links
 from karma_fx.planner.problem import Problem
+from karma_fx.strategies.checkmate import recompute_only
 from karma_fx.strategies.decision import Outcome, better
+from karma_fx.strategies.karma20 import karma20
 from karma_fx.strategies.keep import keep
+from karma_fx.strategies.knapsack import knapsack
 from karma_fx.strategies.search import GOOD_ENOUGH, Search
+from karma_fx.strategies.sqrt import sqrt
+from karma_fx.strategies.superneurons import superneurons
+
+PUBLISHED = (superneurons, karma20, sqrt, knapsack, partial(recompute_only, whole=False))
+"""Tried where the search's own candidates are not close to the bound."""
 
 RUNGS = 128
-WHOLE_LADDER_OPS = 400
+WHOLE_LADDER_OPS = 100
 """Graphs with more operations than this are planned for one rung only."""
 
 SAME = 1.0001
@@ -58,7 +69,8 @@ def solve(search: Search, relaxed: Relaxation, budget_bytes: int) -> Outcome:
     """The best plan found for exactly this budget."""
     enough_us = GOOD_ENOUGH * relaxed.step_us
     best = search.rounded(relaxed, budget_bytes)
-    for outcome in search.candidates(budget_bytes):
+    published = (strategy(search.problem, search.links, budget_bytes) for strategy in PUBLISHED)
+    for outcome in chain(search.candidates(budget_bytes), published):
         if best.placement.fits(budget_bytes) and best.placement.step_us <= enough_us:
             return best
         best = better(best, outcome, budget_bytes)
