@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Causal self-attention: (batch, context, width) -> the same."""
+    """Self-attention, causal or not: (batch, context, width) -> the same."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, *, causal: bool = True) -> None:
         super().__init__()
         self.heads = heads
+        self.causal = causal
         self.dropout = dropout
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -26,7 +27,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(batch, context, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         dropout_p = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout_p)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, dropout_p=dropout_p)
         mixed: Tensor = self.out(y.transpose(1, 2).reshape(batch, context, width))
         return mixed
 
@@ -34,10 +35,10 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """One layer: attention and a four times wider MLP, each behind a norm and a residual."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, *, causal: bool = True) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, dropout)
+        self.attention = Attention(width, heads, dropout, causal=causal)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)

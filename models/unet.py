@@ -1,8 +1,8 @@
 """A U-Net: its skips keep the largest activations alive across the whole net.
 
 After "U-Net: Convolutional Networks for Biomedical Image Segmentation" (Ronneberger et al.,
-2015), with padded convolutions, so that the output has the size of the input. The paper's own
-size is ``unet(base=64, depth=4, image=512, channels=1, classes=2)``.
+2015), with padded convolutions, so that the output has the size of the input. ``size="paper"`` is
+the paper's net, on images of 512 pixels a side in place of its 572, of which it puts out 388.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from karma_fx.models.loss import WithCrossEntropy
+
+# size: base, depth, image
+SIZES = {"small": (8, 3, 32), "paper": (64, 4, 512)}
 
 
 def _double_conv(inputs: int, outputs: int) -> nn.Sequential:
@@ -58,15 +61,25 @@ class UNet(nn.Module):
 
 def unet(
     *,
-    base: int = 8,
-    depth: int = 3,
-    image: int = 32,
+    size: str = "small",
+    base: int | None = None,
+    depth: int | None = None,
+    image: int | None = None,
     channels: int = 1,
     classes: int = 2,
     batch: int = 2,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[WithCrossEntropy, tuple[Tensor, Tensor]]:
-    """A U-Net with ``depth`` levels; (batch, channels, image, image), and a class a pixel."""
+    """A U-Net with ``depth`` levels; (batch, channels, image, image), and a class a pixel.
+
+    Base, depth and image replace what ``size``, one of ``SIZES``, says.
+    """
+    if size not in SIZES:
+        raise ValueError(f"size ({size!r}) must be one of {', '.join(SIZES)}")
+    of_size = SIZES[size]
+    base = of_size[0] if base is None else base
+    depth = of_size[1] if depth is None else depth
+    image = of_size[2] if image is None else image
     if depth < 1 or image % 2**depth:
         raise ValueError(f"image ({image}) must be divisible by 2**depth ({2**depth}), depth >= 1")
     model = WithCrossEntropy(UNet(base=base, depth=depth, channels=channels, classes=classes))

@@ -15,9 +15,26 @@ Builder = Callable[..., tuple[torch.nn.Module, tuple[torch.Tensor, ...]]]
 SMALL: dict[str, dict[str, Any]] = {
     "convnet": {"width": 4, "blocks": 1, "image": 8},
     "gpt": {"layers": 2, "width": 32, "heads": 2, "context": 16, "vocab": 32, "dropout": 0.1},
+    "llama": {
+        "layers": 2,
+        "width": 32,
+        "heads": 4,
+        "kv_heads": 2,
+        "hidden": 64,
+        "context": 16,
+        "vocab": 32,
+    },
     "lstm": {"width": 8, "steps": 4, "vocab": 8},
+    "megatron": {"layers": 2, "width": 32, "heads": 2, "context": 16, "vocab": 32},
     "mlp": {"depth": 2, "width": 8},
+    "resnet1001": {"depth": 11, "width": 4, "image": 16},
+    "resnet200": {"width": 4, "blocks": (1, 2), "image": 32, "classes": 10},
+    "resnet50": {"width": 4, "blocks": (1, 1), "image": 32, "classes": 10},
+    "turing_nlg": {"layers": 3, "width": 28, "heads": 2, "context": 16, "vocab": 32},
     "unet": {"base": 4, "depth": 2, "image": 8},
+    "vgg16": {"width": 4, "hidden": 32, "dropout": 0.1, "image": 32, "classes": 10},
+    "vit": {"layers": 2, "width": 32, "heads": 2, "image": 16, "patch": 4, "classes": 10},
+    "wrn28_10": {"depth": 10, "widen": 1, "dropout": 0.3, "image": 16},
 }
 
 
@@ -74,7 +91,7 @@ def test_gpt_ties_its_head(tied: bool) -> None:
 
 def test_unet_of_the_paper_has_its_31_million_parameters() -> None:
     with torch.device("meta"):
-        model, _ = zoo.unet(base=64, depth=4, image=512)
+        model, _ = zoo.unet(size="paper")
     assert round(sum(p.numel() for p in model.parameters()) / 1e6) == 31
 
 
