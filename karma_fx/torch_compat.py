@@ -119,8 +119,16 @@ def pair_rng(
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
         node.meta.setdefault("ac_graph_id", 1)
     if has_recomputable_rng_ops(joint):
-        fw, bw = functionalize_rng_ops(joint, fw, bw, num_syms)
+        with _mode_of(joint.graph):
+            fw, bw = functionalize_rng_ops(joint, fw, bw, num_syms)
     return fw, bw
+
+
+def _mode_of(graph: fx.Graph) -> contextlib.AbstractContextManager[Any]:
+    """The graph's fake mode, where none is active (torch looks for the active one)."""
+    values = (node.meta.get("val") for node in graph.nodes)
+    modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
+    return contextlib.nullcontext() if detect_fake_mode() else next(modes)
 
 
 def fake_like(make: Callable[[], torch.Tensor], example: fx.Node) -> torch.Tensor:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
+from scipy.ndimage import maximum_filter1d, minimum_filter1d
 from torch import fx
 
 from karma_fx.planner.problem import Storage
@@ -55,15 +57,18 @@ def choose_cuts(widths: list[int], made: list[int], max_blocks: int, wide: float
     near = max(2, n // (4 * max_blocks))
     far = max(near, n // 8, _FAR_OPS)
     share = sum(made) / (2 * max_blocks)
+    width = np.array(widths[:-1], dtype=float)
+    if not len(width):
+        return []
+    narrowest = minimum_filter1d(width, 2 * near + 1, mode="nearest")
+    scalar = width < maximum_filter1d(width, 2 * far + 1, mode="nearest") / _SCALAR
+    floor = minimum_filter1d(np.where(scalar, np.inf, width), 2 * far + 1, mode="nearest")
+    narrow = (width > 0) & (width <= narrowest) & (width <= wide * floor)
     cuts: list[int] = []
     since = 0
     for i in range(n - 1):
         since += made[i]
-        here = widths[i]
-        narrowest = min(widths[max(0, i - near) : i + near + 1])
-        around = widths[max(0, i - far) : min(n - 1, i + far + 1)]
-        floor = min(w for w in around if w >= max(around) / _SCALAR)
-        if 0 < here <= narrowest and here <= wide * floor and since >= max(share, 1):
+        if narrow[i] and since >= max(share, 1):
             cuts.append(i)
             since = 0
     return cuts

@@ -74,6 +74,11 @@ class Problem:
         return tuple(sorted(i for i in live if not self.ops[i].forward))
 
     @cached_property
+    def forward_inputs(self) -> tuple[tuple[int, ...], ...]:
+        """Operation -> those of its inputs that are forward operations."""
+        return tuple(tuple(j for j in op.inputs if self.ops[j].forward) for op in self.ops)
+
+    @cached_property
     def base_bytes(self) -> int:
         """What the caller holds near for the whole step: parameters, buffers, inputs."""
         return sum(s.nbytes for s in self.storages if s.root < 0 and not s.tangent)

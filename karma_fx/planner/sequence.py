@@ -34,23 +34,24 @@ def make_sequence(problem: Problem, saved: frozenset[int]) -> Sequence:
     backward: list[int] = []
     done: set[int] = set()
     used_roots: set[int] = set()
+    reads = problem.forward_inputs
     # A gradient may be a forward value itself: such outputs come last, needs without an operation.
     for i in [*problem.backward_ops, *(j for j in problem.backward_outputs if ops[j].forward)]:
-        missing = _missing(problem, i, roots, done, used_roots)
-        for j in missing:
-            if not ops[j].recomputable:
-                raise ValueError(f"{ops[j].name} may not be recomputed, but would have to be")
-        backward.extend(missing)
-        done.update(missing)
+        if ops[i].forward or not done.issuperset(reads[i]):
+            missing = _missing(problem, i, roots, done, used_roots)
+            for j in missing:
+                if not ops[j].recomputable:
+                    raise ValueError(f"{ops[j].name} may not be recomputed, but would have to be")
+            backward.extend(missing)
+            done.update(missing)
         if not ops[i].forward:
             backward.append(i)
-            done.add(i)
     kept = frozenset(s for s in saved if problem.storages[s].root in used_roots)
     return Sequence(
         kept,
         _forward(problem, kept),
         tuple(backward),
-        frozenset(j for j in backward if ops[j].forward),
+        frozenset(j for j in done if j not in used_roots),
     )
 
 
@@ -59,16 +60,17 @@ def _missing(
 ) -> list[int]:
     """Forward operations to recompute before ``op``, in order; notes the saved roots in use."""
     found: set[int] = set()
-    todo = [op] if problem.ops[op].forward else list(problem.ops[op].inputs)
+    todo = [op] if problem.ops[op].forward else list(problem.forward_inputs[op])
     while todo:
         j = todo.pop()
-        if j in done or j in found or not problem.ops[j].forward:
+        if j in done or j in found:
             continue
         if j in roots:
             used_roots.add(j)
+            done.add(j)
         else:
             found.add(j)
-            todo.extend(problem.ops[j].inputs)
+            todo.extend(problem.forward_inputs[j])
     return sorted(found)
 
 

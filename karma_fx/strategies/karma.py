@@ -38,6 +38,9 @@ RUNGS = 128
 WHOLE_LADDER_OPS = 100
 """Graphs with more operations than this are planned for one rung only."""
 
+LARGE_OPS, CLOSE = 3000, 1.03
+"""For graphs with more operations, a plan this close to the bound ends the search."""
+
 SAME = 1.0001
 """Times this close are the same."""
 
@@ -67,7 +70,8 @@ def karma(problem: Problem, links: Links, budget_bytes: int) -> Outcome:
 
 def solve(search: Search, relaxed: Relaxation, budget_bytes: int) -> Outcome:
     """The best plan found for exactly this budget."""
-    enough_us = GOOD_ENOUGH * relaxed.step_us
+    large = len(search.problem.ops) > LARGE_OPS
+    enough_us = (CLOSE if large else GOOD_ENOUGH) * relaxed.step_us
     best = search.rounded(relaxed, budget_bytes)
     published = (strategy(search.problem, search.links, budget_bytes) for strategy in PUBLISHED)
     for outcome in chain(search.candidates(budget_bytes), published):
