@@ -50,11 +50,19 @@ class Relaxation:
 
 
 def relax(
-    problem: Problem, links: Links, budget_bytes: int, *, far: bool = True, whole: bool = False
+    problem: Problem,
+    links: Links,
+    budget_bytes: int,
+    *,
+    far: bool = True,
+    whole: bool = False,
+    chains: bool = False,
 ) -> Relaxation:
     """Solve the relaxation. Deterministic. Without ``far``, nothing is offloaded; with ``whole``,
-    tensors and operations are not divided (a MILP, to within 1%, in at most ten seconds)."""
-    return _Program(problem, links, budget_bytes, far).solve(whole)
+    tensors and operations are not divided (a MILP, to within 1%, in at most ten seconds). With
+    ``chains``, what a block recomputes is counted as near throughout the block's backward: a better
+    guide to a plan where memory is tight, but no bound."""
+    return _Program(problem, links, budget_bytes, far, chains).solve(whole)
 
 
 class _Rows:
@@ -76,8 +84,11 @@ class _Rows:
 
 
 class _Program:
-    def __init__(self, problem: Problem, links: Links, budget_bytes: int, far: bool) -> None:
+    def __init__(
+        self, problem: Problem, links: Links, budget_bytes: int, far: bool, chains: bool
+    ) -> None:
         self.problem, self.links, self.budget = problem, links, budget_bytes
+        self.chains = chains
         self.most_far = np.inf if far else 0.0
         self.seq = make_sequence(problem, problem.saved_by_default)
         movable = frozenset(s for s in problem.root_storage.values() if _in_forward(problem, s))
@@ -213,10 +224,23 @@ class _Program:
                 for t in self.tensors
                 if self._waits(t, at) and not storages[t].pinned
             ]
+            if self.chains:
+                waiting += self._recomputed_around(at)
             gone = [(v, -1.0) for b in range(n) for v in self.out[b]]
             back = [(v, 1.0) for b in range(n) for v in self.into[b][: self.step_bw[at]]]
             room = (self.budget - float(live.backward[at])) / BYTES
             self.rows.add([*waiting, *gone, *back], room)
+
+    def _recomputed_around(self, at: int) -> list[tuple[int, float]]:
+        """Tensors of the present block that are needed later than ``at``, if recomputed."""
+        storages, ops = self.problem.storages, self.problem.ops
+        block = self.problem.num_blocks - 1 - self.step_bw[at]
+        roots = {t: storages[t].root for t, first in self.live.first_backward.items() if first > at}
+        return [
+            (self.r[root], storages[t].nbytes / BYTES)
+            for t, root in roots.items()
+            if t in self.x and ops[root].block == block and root in self.r
+        ]
 
     def _waits(self, t: int, at: int) -> bool:
         """True when a saved ``t`` lies idle at position ``at`` of backward."""

@@ -32,8 +32,8 @@ class Liveness:
 
 def liveness(problem: Problem, seq: Sequence, offloaded: frozenset[int]) -> Liveness:
     """Walk ``seq`` once. O(operations)."""
-    made, last_fw = _spans(problem, seq.forward)
-    first_bw, last_bw = _spans(problem, seq.backward)
+    made, last_fw = spans(problem, seq.forward)
+    first_bw, last_bw = spans(problem, seq.backward)
     storages = problem.storages
     n_fw, n_bw = len(seq.forward), len(seq.backward)
     forward = np.zeros(n_fw + 2, dtype=np.int64)
@@ -101,7 +101,7 @@ def _second_copies(problem: Problem, seq: Sequence) -> list[tuple[int, int, int]
     return [(start, stop, twice[j]) for j, (start, stop) in spans.items()]
 
 
-def _spans(problem: Problem, order: tuple[int, ...]) -> tuple[dict[int, int], dict[int, int]]:
+def spans(problem: Problem, order: tuple[int, ...]) -> tuple[dict[int, int], dict[int, int]]:
     """First and last position at which each storage is touched."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}

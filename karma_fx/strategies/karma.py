@@ -9,9 +9,9 @@ the saved tensor. Three sources of candidates, then local search on the exact si
 2. the linear relaxation of ``karma_fx.planner.bound``, rounded;
 3. the published strategies that come beside it.
 
-Plans are made for the rungs of a ladder of budgets at or under the one given, and the fastest is
-taken; so a larger budget never gives a slower plan. A rung whose lower bound is no better than what
-was found ends the descent.
+For small graphs plans are made for the rungs of a ladder of budgets at or under the one given, and
+the fastest is taken; so a larger budget never gives a slower plan. A rung whose lower bound is no
+better than what was found ends the descent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PUBLISHED = (superneurons, karma20, sqrt, knapsack, partial(recompute_only, whol
 
 RUNGS = 128
 WHOLE_LADDER_OPS = 100
-"""Graphs with more operations than this are planned for one rung only."""
+"""Graphs with more operations than this are planned for the given budget only."""
 
 LARGE_OPS, CLOSE = 3000, 1.03
 """For graphs with more operations, a plan this close to the bound ends the search."""
@@ -53,17 +53,22 @@ def karma(problem: Problem, links: Links, budget_bytes: int) -> Outcome:
     lowest = search.lowest_peak()
     if not lowest.placement.fits(budget_bytes):
         return lowest
-    low, high = lowest.placement.peak_bytes, best.placement.peak_bytes
+    if len(problem.ops) > WHOLE_LADDER_OPS:
+        relaxed = relax(problem, links, budget_bytes)
+        return better(lowest, solve(search, relaxed, budget_bytes), budget_bytes)
+    return descend(search, lowest, best.placement.peak_bytes, budget_bytes)
+
+
+def descend(search: Search, lowest: Outcome, high: int, budget_bytes: int) -> Outcome:
+    """The fastest plan of all rungs at or under the budget. ``high`` is what keeping all needs."""
+    low, best = lowest.placement.peak_bytes, lowest
     rung = (budget_bytes - low) * RUNGS // (high - low)
-    best = lowest
     while rung >= 0:
         at = low + (high - low) * rung // RUNGS
-        relaxed = relax(problem, links, at)
+        relaxed = relax(search.problem, search.links, at)
         if SAME * relaxed.step_us >= best.placement.step_us:
             break
         best = better(best, solve(search, relaxed, at), budget_bytes)
-        if len(problem.ops) > WHOLE_LADDER_OPS:
-            break
         rung -= 1
     return best
 
@@ -72,7 +77,7 @@ def solve(search: Search, relaxed: Relaxation, budget_bytes: int) -> Outcome:
     """The best plan found for exactly this budget."""
     large = len(search.problem.ops) > LARGE_OPS
     enough_us = (CLOSE if large else GOOD_ENOUGH) * relaxed.step_us
-    best = search.rounded(relaxed, budget_bytes)
+    best = search.roundings(relaxed, budget_bytes)
     published = (strategy(search.problem, search.links, budget_bytes) for strategy in PUBLISHED)
     for outcome in chain(search.candidates(budget_bytes), published):
         if best.placement.fits(budget_bytes) and best.placement.step_us <= enough_us:

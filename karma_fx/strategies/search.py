@@ -11,9 +11,11 @@ from karma_fx.planner.links import Links
 from karma_fx.planner.problem import Problem
 from karma_fx.strategies.checkpoint import checkpoint
 from karma_fx.strategies.decision import Decision, Outcome, better, can_offload, evaluate
+from karma_fx.strategies.repair import repair
 
 PRICE_LEVELS = 6
-ROUNDINGS = 5
+ROUNDINGS, SHRINK = 6, 0.96
+"""Where a rounding does not fit, so many more are tried, each for at most so much less memory."""
 GOOD_ENOUGH = 1.002
 """A plan this close to its lower bound is not improved any further."""
 WORK = 150_000
@@ -105,21 +107,32 @@ class Search:
                 low = middle + 1
         return best
 
-    def rounded(self, relaxed: Relaxation, budget_bytes: int) -> Outcome:
-        """The relaxation made whole. Where it does not fit, that of a smaller budget."""
+    def rounded(self, relaxed: Relaxation, budget_bytes: int, *, chains: bool = False) -> Outcome:
+        """The relaxation made whole. Where it does not fit, it is repaired, or that of a smaller
+        budget is taken."""
         best, target = self._round(relaxed, budget_bytes), budget_bytes
         outcome = best
         for _ in range(ROUNDINGS):
-            over = outcome.placement.peak_bytes - budget_bytes
-            if over <= 0:
+            if outcome.placement.fits(budget_bytes):
                 break
-            target -= over
-            relaxed = relax(self.problem, self.links, target)
+            repaired = repair(self.problem, self.links, outcome, budget_bytes)
+            best = better(best, repaired, budget_bytes)
+            over = outcome.placement.peak_bytes - budget_bytes
+            target = max(target - over, int(target * SHRINK))
+            relaxed = relax(self.problem, self.links, target, chains=chains)
             if relaxed.step_us == float("inf"):
                 break
             outcome = self._round(relaxed, budget_bytes)
             best = better(best, outcome, budget_bytes)
         return best
+
+    def roundings(self, relaxed: Relaxation, budget_bytes: int) -> Outcome:
+        """The better of two: from the bound's relaxation, and from the one that counts chains."""
+        best = self.rounded(relaxed, budget_bytes)
+        careful = relax(self.problem, self.links, budget_bytes, chains=True)
+        if careful.step_us == float("inf"):
+            return best
+        return better(best, self.rounded(careful, budget_bytes, chains=True), budget_bytes)
 
     def _round(self, relaxed: Relaxation, budget_bytes: int) -> Outcome:
         storages, ops = self.problem.storages, self.problem.ops

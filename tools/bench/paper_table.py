@@ -1,0 +1,140 @@
+"""The paper's setting, simulated: batches that need a multiple of a device's memory.
+
+    python -m karma_fx.tools.bench.paper_table --models resnet50 vgg16 --device v100-16gb
+
+For each model the memory that keeping everything needs is found (on fake tensors) at two batch
+sizes; it is linear in the batch, so the batch for 1.5, 2, 3 and 4 times the device's memory
+follows. The table gives step time over unlimited time for every strategy, and the geometric means
+of karma's speed-up over the best of each family.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from math import exp, log
+from typing import Any
+
+import torch
+from tabulate import tabulate
+
+import karma_fx.models as zoo
+from karma_fx.compare import Comparison, compare
+from karma_fx.offline import analyze
+from karma_fx.profile.devices import DeviceProfile, find_device
+from karma_fx.strategies.keep import keep
+from karma_fx.work import Work
+
+MULTIPLES = (1.5, 2.0, 3.0, 4.0)
+FAMILIES = {
+    "swapping": ("offload", "superneurons", "karma20"),
+    "per-block checkpoint": ("checkpoint",),
+    "recompute": ("checkpoint", "sqrt", "knapsack", "checkmate", "recompute"),
+    "karma20": ("karma20",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    model: str
+    multiple: float
+    batch: int
+    operations: int
+    seconds: float
+    found: Comparison
+
+
+def analyzed(model: str, batch: int, device: DeviceProfile, extra: dict[str, Any]) -> Work:
+    with torch.device("meta"):
+        module, inputs = getattr(zoo, model)(batch=batch, **extra)
+    return analyze(module, inputs, device=device)
+
+
+def needed_bytes(work: Work) -> int:
+    assert work.problem is not None and work.links is not None
+    return keep(work.problem, work.links, 1 << 60).placement.peak_bytes
+
+
+def batch_for(
+    model: str, device: DeviceProfile, extra: dict[str, Any], small: int = 4
+) -> Callable[[float], int]:
+    """``multiple`` -> the batch whose step needs that many times the device's memory."""
+    one, two = (needed_bytes(analyzed(model, n, device, extra)) for n in (small, 2 * small))
+    per_item = (two - one) / small
+    fixed = one - per_item * small
+    return lambda multiple: max(1, round((multiple * device.memory_bytes - fixed) / per_item))
+
+
+def settings(
+    models: Iterable[str], device: DeviceProfile, extra: dict[str, Any]
+) -> Iterable[Setting]:
+    for model in models:
+        find = batch_for(model, device, extra)
+        for multiple in MULTIPLES:
+            batch = find(multiple)
+            start = time.perf_counter()
+            work = analyzed(model, batch, device, extra)
+            assert work.problem is not None and work.links is not None
+            found = compare(work.problem, work.links, device.memory_bytes)
+            took_s = time.perf_counter() - start
+            yield Setting(model, multiple, batch, len(work.problem.ops), took_s, found)
+
+
+def cells(setting: Setting) -> list[str]:
+    found = setting.found
+    unlimited = found.unlimited_us
+    row = [setting.model, f"{setting.multiple:g}x", str(setting.batch)]
+    row += [f"{r.step_us / unlimited:.3f}" if r.feasible else "-" for r in found.rows]
+    bound = found.bound_us
+    karma = found.row("karma")
+    row.append("-" if bound is None else f"{bound / unlimited:.3f}")
+    row.append(f"{karma.step_us / bound:.3f}" if bound and karma.feasible else "-")
+    return row
+
+
+def speedups(done: list[Setting]) -> dict[str, tuple[float, int]]:
+    """Family -> geometric mean of its best member's time over karma's, and over how many rows."""
+    means = {}
+    for family, names in FAMILIES.items():
+        logs = []
+        for setting in done:
+            karma = setting.found.row("karma")
+            times = [r.step_us for r in setting.found.rows if r.name in names and r.feasible]
+            if karma.feasible and times:
+                logs.append(log(min(times) / karma.step_us))
+        if logs:
+            means[family] = (exp(sum(logs) / len(logs)), len(logs))
+    return means
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description="karma against the published strategies, simulated"
+    )
+    parser.add_argument("--models", nargs="+", required=True, metavar="NAME")
+    parser.add_argument("--device", default="v100-16gb")
+    parser.add_argument("--dtype", default="float32", help="default float32")
+    parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
+    args = parser.parse_args(argv)
+    device, extra = find_device(args.device), {"dtype": getattr(torch, args.dtype)}
+    done: list[Setting] = []
+    for setting in settings(args.models, device, extra):
+        done.append(setting)
+        print(f"{setting.model} {setting.multiple:g}x: {setting.seconds:.0f} s", file=sys.stderr)
+    names = [row.name for row in done[0].found.rows]
+    headers = ["model", "needs", "batch", *names, "bound", "karma / bound"]
+    print(tabulate([cells(s) for s in done], headers, disable_numparse=True))
+    for family, (mean, rows) in speedups(done).items():
+        print(f"karma over the best of {family}: {mean:.3f} (geometric mean of {rows} rows)")
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump([asdict(s) for s in done], file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
