@@ -74,6 +74,7 @@ def _op(node: fx.Node, record: NodeRecord) -> Op:
         record.seeded,
         is_required(node),
         flops(node) > 0,
+        node.target is operator.getitem,
     )
 
 

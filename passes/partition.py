@@ -1,8 +1,10 @@
 """partition: cut the forward operations into blocks, and give backward operations their block.
 
 A cut between two operations is as wide as the activations that cross it. Blocks end at narrow
-cuts: those narrower than every other cut in their neighbourhood, and not much wider than the
-narrowest one further around (a residual stream, say, and not the middle of an attention).
+cuts: those narrower than every other cut in their neighbourhood, and either crossed by a single
+activation (a residual stream, say, and not the middle of an attention) or not much wider than the
+narrowest one further around (a U-Net, whose skips cross every cut). Of equally narrow neighbours
+the last is taken, so that a block ends after its activation function, not before it.
 """
 
 from __future__ import annotations
@@ -21,12 +23,23 @@ from karma_fx.work import Work
 _FAR_OPS = 24
 """A cut is compared with all others within at least this many operations."""
 
+_LEAST_OPS = 3
+"""No block but the last has fewer operations, except in graphs with few."""
+
 _SCALAR = 64
 """Cuts this many times narrower than the widest (a loss) say nothing of what is narrow here."""
 
 
-def cut_widths(forward: list[NodeRecord], storages: list[Storage]) -> list[int]:
-    """``widths[i]``: bytes of activations made at or before operation ``i`` and read after it."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What crosses from an operation (and all before it) to those after it: activations."""
+
+    nbytes: int
+    tensors: int
+
+
+def cuts_between(forward: list[NodeRecord], storages: list[Storage]) -> list[Cut]:
+    """``cuts[i]``: between operation ``i`` and the one after it."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, record in enumerate(forward):
@@ -34,15 +47,11 @@ def cut_widths(forward: list[NodeRecord], storages: list[Storage]) -> list[int]:
             if storages[s].root >= 0:
                 first.setdefault(s, position)
                 last[s] = position
-    delta = [0] * (len(forward) + 1)
+    delta = np.zeros((len(forward) + 1, 2), dtype=np.int64)
     for s, start in first.items():
-        delta[start] += storages[s].nbytes
-        delta[last[s]] -= storages[s].nbytes
-    widths, live = [], 0
-    for change in delta[:-1]:
-        live += change
-        widths.append(live)
-    return widths
+        delta[start] += storages[s].nbytes, 1
+        delta[last[s]] -= storages[s].nbytes, 1
+    return [Cut(int(nbytes), int(count)) for nbytes, count in np.cumsum(delta, axis=0)[:-1]]
 
 
 def made_bytes(forward: list[NodeRecord], storages: list[Storage]) -> list[int]:
@@ -50,27 +59,30 @@ def made_bytes(forward: list[NodeRecord], storages: list[Storage]) -> list[int]:
     return [sum(storages[s].nbytes for s in record.makes) for record in forward]
 
 
-def choose_cuts(widths: list[int], made: list[int], max_blocks: int, wide: float) -> list[int]:
+def choose_cuts(between: list[Cut], made: list[int], max_blocks: int, wide: float) -> list[int]:
     """Positions after which a block ends (the last operation not among them). No block makes less
     than its share (half of the average over ``max_blocks``) of the activations."""
-    n = len(widths)
+    n = len(between)
     near = max(2, n // (4 * max_blocks))
     far = max(near, n // 8, _FAR_OPS)
+    least = min(_LEAST_OPS, n // max_blocks + 1)
     share = sum(made) / (2 * max_blocks)
-    width = np.array(widths[:-1], dtype=float)
+    width = np.array([cut.nbytes for cut in between[:-1]], dtype=float)
+    single = np.array([cut.tensors == 1 for cut in between[:-1]])
     if not len(width):
         return []
     narrowest = minimum_filter1d(width, 2 * near + 1, mode="nearest")
     scalar = width < maximum_filter1d(width, 2 * far + 1, mode="nearest") / _SCALAR
     floor = minimum_filter1d(np.where(scalar, np.inf, width), 2 * far + 1, mode="nearest")
-    narrow = (width > 0) & (width <= narrowest) & (width <= wide * floor)
+    narrow = (width > 0) & (width <= narrowest) & (single & ~scalar | (width <= wide * floor))
     cuts: list[int] = []
-    since = 0
+    since = count = 0
     for i in range(n - 1):
-        since += made[i]
-        if narrow[i] and since >= max(share, 1):
+        since, count = since + made[i], count + 1
+        last_narrow = not narrow[i + 1 : i + 2].any() or narrow[i + 2 : i + 3].any()
+        if narrow[i] and last_narrow and since >= max(share, 1) and count >= least:
             cuts.append(i)
-            since = 0
+            since = count = 0
     return cuts
 
 
@@ -119,8 +131,8 @@ class Partition:
     def apply(self, work: Work) -> None:
         forward = [(n, r) for n, r in work.operations() if r.phase is Phase.FORWARD]
         records = [record for _, record in forward]
-        widths, made = cut_widths(records, work.storages), made_bytes(records, work.storages)
-        cuts = set(choose_cuts(widths, made, self.max_blocks, self.wide))
+        between, made = cuts_between(records, work.storages), made_bytes(records, work.storages)
+        cuts = set(choose_cuts(between, made, self.max_blocks, self.wide))
         block, members, names = 0, [], []
         block_of_seq: dict[int, int] = {}
         for position, (node, record) in enumerate(forward):

@@ -12,7 +12,7 @@ from karma_fx import models
 from karma_fx.errors import VerifyError
 from karma_fx.offline import analyze
 from karma_fx.options import Options
-from karma_fx.passes.partition import choose_cuts
+from karma_fx.passes.partition import Cut, choose_cuts
 from karma_fx.pipeline import pipeline, run_passes
 from karma_fx.profile.devices import find_device
 from karma_fx.profile.estimate import bytes_moved, flops
@@ -38,11 +38,20 @@ def rewritten(**options: Any) -> Work:
 
 
 def test_cuts_are_narrow_and_no_block_is_tiny() -> None:
-    widths = [8, 1, 9, 9, 1, 8, 8, 1, 9]
     made = [8, 1, 9, 9, 1, 8, 8, 1, 9]
-    assert choose_cuts(widths, made, max_blocks=8, wide=1.3) == [1, 4, 7]
-    assert choose_cuts(widths, [0] * 9, max_blocks=8, wide=1.3) == []
-    assert choose_cuts([5], [5], max_blocks=8, wide=1.3) == []
+    between = [Cut(nbytes, 2) for nbytes in made]
+    assert choose_cuts(between, made, max_blocks=8, wide=1.3) == [1, 4, 7]
+    assert choose_cuts(between, [0] * 9, max_blocks=8, wide=1.3) == []
+    assert choose_cuts([Cut(5, 1)], [5], max_blocks=8, wide=1.3) == []
+
+
+def test_a_single_activation_is_a_narrow_cut_however_wide() -> None:
+    """As the stages of a ResNet, each narrower than the one before: every residual block counts,
+    and its activation function is the end of it."""
+    stage = [Cut(12, 2), Cut(14, 2), Cut(12, 2), Cut(4, 1), Cut(4, 1)]
+    between = [Cut(cut.nbytes // shrink, cut.tensors) for shrink in (1, 1, 2, 2) for cut in stage]
+    loss = Cut(1, 1)
+    assert choose_cuts([*between, loss], [4] * 21, max_blocks=4, wide=1.3) == [4, 9, 14, 19]
 
 
 def test_a_layer_is_a_block() -> None:

@@ -26,6 +26,7 @@ class Op:
     seeded: bool = False
     required: bool = False  # runs for its effect: a write into a buffer, an assertion
     heavy: bool = False  # a matrix product, a convolution, attention
+    unpacks: bool = False  # takes one output out of what its only input made
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 Forward runs what its outputs and the saved storages need, in the joint graph's order. Backward runs
 its own operations in the joint graph's order; a forward operation that must be recomputed is placed
-just before the first backward operation that needs it.
+just before the first backward operation that needs it. Where it has several outputs, they are taken
+out of their tuple at once: the tuple would hold on to all of them.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from karma_fx.errors import UnsupportedError
@@ -50,7 +52,7 @@ def make_sequence(problem: Problem, saved: frozenset[int]) -> Sequence:
     return Sequence(
         kept,
         _forward(problem, kept),
-        tuple(backward),
+        _unpacked_at_once(problem, backward, done),
         frozenset(j for j in done if j not in used_roots),
     )
 
@@ -72,6 +74,24 @@ def _missing(
             found.add(j)
             todo.extend(problem.forward_inputs[j])
     return sorted(found)
+
+
+def _unpacked_at_once(problem: Problem, backward: list[int], done: set[int]) -> tuple[int, ...]:
+    """``backward`` with each unpacking moved to just behind the operation that is run again."""
+    ops = problem.ops
+    again = done.intersection(backward)
+    parts: defaultdict[int, list[int]] = defaultdict(list)
+    for j in backward:
+        if ops[j].forward and ops[j].unpacks and ops[j].inputs[0] in again:
+            parts[ops[j].inputs[0]].append(j)
+    moved = {j for own in parts.values() for j in own}
+    order: list[int] = []
+    for j in backward:
+        todo = [] if j in moved else [j]
+        while todo:
+            order.append(todo.pop())
+            todo.extend(reversed(parts.get(order[-1], ())))
+    return tuple(order)
 
 
 def _forward(problem: Problem, saved: frozenset[int]) -> tuple[int, ...]:

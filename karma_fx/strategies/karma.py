@@ -6,7 +6,7 @@ the saved tensor. Three sources of candidates, then local search on the exact si
 
 1. for every limit on the price of recompute (microseconds a byte), recompute what is cheaper, and
    offload the shortest prefix of the rest, in order of making, that fits;
-2. the linear relaxation of ``karma_fx.planner.bound``, rounded;
+2. the linear relaxation of ``karma_fx.planner.bound``, rounded, and made to fit;
 3. the published strategies that come beside it.
 
 For small graphs plans are made for the rungs of a ladder of budgets at or under the one given, and
@@ -16,7 +16,7 @@ better than what was found ends the descent.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 
 from karma_fx.planner.bound import Relaxation, relax
@@ -27,6 +27,7 @@ from karma_fx.strategies.decision import Outcome, better
 from karma_fx.strategies.karma20 import karma20
 from karma_fx.strategies.keep import keep
 from karma_fx.strategies.knapsack import knapsack
+from karma_fx.strategies.rounding import starts
 from karma_fx.strategies.search import GOOD_ENOUGH, Search
 from karma_fx.strategies.sqrt import sqrt
 from karma_fx.strategies.superneurons import superneurons
@@ -40,6 +41,16 @@ WHOLE_LADDER_OPS = 100
 
 LARGE_OPS, CLOSE = 3000, 1.03
 """For graphs with more operations, a plan this close to the bound ends the search."""
+
+TARGETS = (
+    (WHOLE_LADDER_OPS, (1.0, 0.9)),
+    (LARGE_OPS, (1.0, 0.97, 0.94, 0.9, 0.85, 0.8)),
+    (1 << 62, (1.0, 0.94)),
+)
+"""For graphs of at most so many operations: shares of the budget to solve the relaxation for."""
+
+IMPROVED = 2
+"""Local search begins from so many of the best starting points."""
 
 SAME = 1.0001
 """Times this close are the same."""
@@ -75,12 +86,15 @@ def descend(search: Search, lowest: Outcome, high: int, budget_bytes: int) -> Ou
 
 def solve(search: Search, relaxed: Relaxation, budget_bytes: int) -> Outcome:
     """The best plan found for exactly this budget."""
-    large = len(search.problem.ops) > LARGE_OPS
-    enough_us = (CLOSE if large else GOOD_ENOUGH) * relaxed.step_us
-    best = search.roundings(relaxed, budget_bytes)
+    size = len(search.problem.ops)
+    enough_us = (CLOSE if size > LARGE_OPS else GOOD_ENOUGH) * relaxed.step_us
+    targets = next(targets for ops, targets in TARGETS if size <= ops)
+    found = starts(search.problem, search.links, relaxed, budget_bytes, targets)
     published = (strategy(search.problem, search.links, budget_bytes) for strategy in PUBLISHED)
     for outcome in chain(search.candidates(budget_bytes), published):
-        if best.placement.fits(budget_bytes) and best.placement.step_us <= enough_us:
-            return best
-        best = better(best, outcome, budget_bytes)
-    return search.improve(best, enough_us, budget_bytes)
+        if found and found[0].placement.step_us <= enough_us:
+            return found[0]
+        found.append(outcome)
+        found.sort(key=lambda o: (not o.placement.fits(budget_bytes), o.placement.step_us))
+    improved = [search.improve(start, enough_us, budget_bytes) for start in found[:IMPROVED]]
+    return reduce(partial(better, budget_bytes=budget_bytes), improved)

@@ -1,56 +1,75 @@
-"""Make an outcome fit: send far what lies idle where near memory is fullest."""
+"""Make an outcome fit: change one action at a time where near memory is over the budget."""
 
 from __future__ import annotations
 
 from karma_fx.planner.links import Links
-from karma_fx.planner.memory import spans
+from karma_fx.planner.memory import Curve, spans
 from karma_fx.planner.problem import Problem
-from karma_fx.strategies.decision import Decision, Outcome, better, can_offload, evaluate
+from karma_fx.plans import Action
+from karma_fx.strategies.decision import Outcome, can_offload, evaluate
+from karma_fx.strategies.improve import Change, changed
 
-ATTEMPTS = 12
+ATTEMPTS, TRIED = 40, 16
+"""At most so many changes, each the best of so many."""
 
 
 def repair(problem: Problem, links: Links, outcome: Outcome, budget_bytes: int) -> Outcome:
-    """The best outcome on the way from ``outcome`` to one that fits."""
-    best = outcome
+    """Greedily, the change that takes off most excess for its time; ends where the outcome fits, or
+    where no change takes off any."""
     for _ in range(ATTEMPTS):
-        over = outcome.placement.peak_bytes - budget_bytes
-        if over <= 0:
+        if outcome.placement.fits(budget_bytes):
             break
-        more: set[int] = set()
-        for s in sorted(idle(problem, outcome), key=lambda s: (-problem.storages[s].nbytes, s)):
-            if over <= 0:
-                break
-            more.add(s)
-            over -= problem.storages[s].nbytes
-        if not more:
+        before, best, best_rate = excess(outcome, budget_bytes), outcome, 0.0
+        for change in remedies(problem, outcome, budget_bytes)[:TRIED]:
+            decision = changed(outcome.decision, change)
+            tried = evaluate(problem, decision, links, budget_bytes)
+            slower = tried.placement.step_us / outcome.placement.step_us - 1.0
+            rate = (before - excess(tried, budget_bytes)) / max(slower, 1e-3)
+            if rate > best_rate:
+                best, best_rate = tried, rate
+        if best is outcome:
             break
-        decision = outcome.decision
-        decision = Decision(decision.saved | more, decision.offloaded | more)
-        outcome = evaluate(problem, decision, links, budget_bytes)
-        best = better(best, outcome, budget_bytes)
-    return best
+        outcome = best
+    return outcome
 
 
-def idle(problem: Problem, outcome: Outcome) -> list[int]:
-    """Tensors that are near at the fullest position, are not touched there, and could be far: kept
-    ones, and recomputed ones that are made long before their use."""
+def excess(outcome: Outcome, budget_bytes: int) -> float:
+    """Bytes over the budget, summed over all positions."""
+    curves = (outcome.placement.forward_curve, outcome.placement.backward_curve)
+    return sum(float((curve - budget_bytes).clip(min=0).sum()) for curve in curves)
+
+
+def remedies(problem: Problem, outcome: Outcome, budget_bytes: int) -> list[Change]:
+    """Changes that could take bytes off the fullest position, largest tensors first: to move or
+    recompute what lies idle there, and to save what was recomputed by then, with all that it was
+    recomputed from."""
     placed, sequence, decision = outcome.placement, outcome.sequence, outcome.decision
-    rest = [
-        s
-        for s in problem.saved_by_default
-        if s not in decision.offloaded and can_offload(problem, s)
-    ]
+    saved, far = decision.saved, decision.offloaded
     if placed.forward_curve.max() >= placed.backward_curve.max():
         at = int(placed.forward_curve.argmax())
         _, last = spans(problem, sequence.forward)
-        return [s for s in rest if s in decision.saved and last.get(s, at) < at]
-    at = int(placed.backward_curve.argmax())
-    first, last = spans(problem, sequence.backward)
-    here = set(problem.ops[sequence.backward[at]].touches) if at < len(sequence.backward) else set()
-    found = []
-    for s in rest:
-        begin = 0 if s in decision.saved else first.get(s, at)
-        if begin < at < last.get(s, at) and s not in here:
-            found.append(s)
-    return found
+        idle = [s for s in saved - far if last.get(s, at) < at]
+        again: list[int] = []
+    else:
+        curve: Curve = placed.backward_curve
+        at = int(curve.argmax())
+        first, last = spans(problem, sequence.backward)
+        idle = [s for s in saved - far if first.get(s, at) > at]
+        again = [
+            s
+            for s in problem.root_storage.values()
+            if s not in saved
+            and problem.storages[s].root in sequence.recomputed
+            and first.get(s, at) <= at <= last.get(s, at)
+        ]
+
+    def largest(storages: list[int]) -> list[int]:
+        movable = (s for s in storages if can_offload(problem, s))
+        return sorted(movable, key=lambda s: (-problem.storages[s].nbytes, s))
+
+    found: list[Change] = []
+    for s in largest(again):
+        found.append(((s, Action.OFFLOAD),))
+    for s in largest(idle):
+        found += [((s, Action.OFFLOAD),), ((s, Action.RECOMPUTE),)]
+    return sorted(found, key=lambda c: -problem.storages[c[0][0]].nbytes)
