@@ -15,14 +15,11 @@ from karma_fx.errors import KarmaError, OptionError
 from karma_fx.options import Options, parse_options
 from karma_fx.passes.codegen import generate
 from karma_fx.pipeline import print_graphs, run_pipeline
-from karma_fx.planner.links import Links
 from karma_fx.profile.devices import DeviceProfile, find_device
-from karma_fx.profile.links import measure_links
-from karma_fx.profile.store import Store
+from karma_fx.profile.links import links_of
 from karma_fx.runtime.malloc import return_freed_memory
 from karma_fx.runtime.pool import shared_tier
 from karma_fx.runtime.stats import COUNTER
-from karma_fx.runtime.tier import Tier
 from karma_fx.work import Work
 
 
@@ -64,14 +61,6 @@ def device_of(options: Options) -> DeviceProfile | None:
     if options.profile == "measure":
         return None
     return find_device("cpu" if options.profile == "estimate" else options.profile)
-
-
-def links_of(tier: Tier) -> Links:
-    """The links of ``tier``, measured once on this machine."""
-    store = Store()
-    links = measure_links(tier, store, tier.name)
-    store.flush()
-    return links
 
 
 class Partitioner:

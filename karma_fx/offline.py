@@ -20,8 +20,11 @@ from karma_fx import torch_compat
 from karma_fx.errors import UnsupportedError
 from karma_fx.options import Options, parse_options
 from karma_fx.pipeline import DECIDING, pipeline, run_passes
+from karma_fx.planner.links import Links
 from karma_fx.plans import Plan
 from karma_fx.profile.devices import DeviceProfile, find_device
+from karma_fx.profile.links import links_of
+from karma_fx.runtime.pool import shared_tier
 from karma_fx.work import Work
 
 
@@ -52,16 +55,27 @@ def analyze(
     fn_or_module: Callable[..., Any] | nn.Module,
     inputs: Sequence[Any],
     *,
-    device: DeviceProfile,
+    device: DeviceProfile | None,
     options: Options | None = None,
 ) -> Work:
     """Capture the joint graph and bring it to where a plan can be made: ``work.problem`` and
-    ``work.links`` are there. Raises ``UnsupportedError`` for what is not one graph."""
+    ``work.links`` are there. Costs are ``device``'s; where that is None they, and the link to
+    ``options.far``, are measured on this machine. Raises ``UnsupportedError`` for what is not one
+    graph."""
     joint, num_fwd_outputs = capture(fn_or_module, inputs)
-    work = Work(joint, num_fwd_outputs, options or Options(), device=device.name, offline=True)
-    work.profile, work.links = device, device.links()
+    options = options or Options()
+    name = device.name if device else "cpu"
+    work = Work(joint, num_fwd_outputs, options, device=name, offline=True)
+    work.profile = device
+    work.links = device.links() if device else measured_links(options.far)
     run_passes(work, pipeline(device)[:DECIDING])
     return work
+
+
+def measured_links(far: str) -> Links:
+    """The links of the tier that ``far`` names, measured once on this machine."""
+    shared = shared_tier(far)  # open for as long as this is held
+    return links_of(shared.tier)
 
 
 @dataclass

@@ -10,9 +10,11 @@ import contextlib
 import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch._dynamo.config as dynamo_config
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import lookup_backend
@@ -201,3 +203,13 @@ def allocation_events(profile: Any) -> list[tuple[int, int]]:
             found.append((event.start_time_ns, event.typed[1].alloc_size))
     found.sort(key=operator.itemgetter(0))
     return found
+
+
+def many_recompiles(count: int) -> AbstractContextManager[Any]:
+    """Let one module be compiled ``count`` times, with different options each, and keep it all.
+
+    torch keeps eight by default.
+    """
+    limit = max(dynamo_config.recompile_limit, count + 1)
+    patched: AbstractContextManager[Any] = dynamo_config.patch(recompile_limit=limit)
+    return patched

@@ -70,7 +70,7 @@ def test_help_has_an_example_that_parses(
     assert "--json" in shown
     program, *arguments = shlex.split(command.example)
     assert program == "karma"
-    assert cli.make_parser().parse_args(arguments).run is command.run
+    assert cli.make_parser().parse_args(arguments).handler is command.run
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,15 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from karma_fx.errors import KarmaError
-from karma_fx.tools import compare, demo, plan
+from karma_fx.tools import compare, demo, plan, profile
 from karma_fx.tools.command import Command
 
-COMMANDS: tuple[Command, ...] = (plan.COMMAND, compare.COMMAND, demo.COMMAND)
+COMMANDS: tuple[Command, ...] = (
+    plan.COMMAND,
+    compare.COMMAND,
+    profile.COMMAND,
+    demo.COMMAND,
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -31,14 +36,14 @@ def make_parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
-        sub.set_defaults(run=command.run)
+        sub.set_defaults(handler=command.run)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     try:
-        status: int = args.run(args)
+        status: int = args.handler(args)
     except KarmaError as error:
         print(f"karma: {error}", file=sys.stderr)
         return 1

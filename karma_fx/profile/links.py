@@ -24,12 +24,21 @@ def measure_links(tier: Tier, store: Store, key: str) -> Links:
     known = store.get(f"links|{key}")
     if known is None:
         with torch_compat.real_mode():
-            known = _measure(tier)
+            known = measure(tier)
         store.put(f"links|{key}", known)
     return Links(*known)
 
 
-def _measure(tier: Tier) -> list[float]:
+def links_of(tier: Tier) -> Links:
+    """The links of ``tier``, measured once on this machine."""
+    store = Store()
+    links = measure_links(tier, store, tier.name)
+    store.flush()
+    return links
+
+
+def measure(tier: Tier) -> list[float]:
+    """Bytes per microsecond out and in, latency in microseconds, interference."""
     near = torch.ones(_PROBE_BYTES, dtype=torch.uint8)
     small = torch.ones(4096, dtype=torch.uint8)
     slot, small_slot = tier.alloc(near.numel()), tier.alloc(small.numel())

@@ -29,9 +29,12 @@ from karma_fx.profile.devices import DeviceProfile, find_device
 from karma_fx.strategies.keep import keep
 from karma_fx.work import Work
 
+PAPER_SIZE: dict[str, dict[str, Any]] = {"unet": {"size": "paper"}}
+"""What the zoo's callables need beside a batch to be the published models."""
+
 MULTIPLES = (1.5, 2.0, 3.0, 4.0)
 FAMILIES = {
-    "swapping": ("offload", "superneurons", "karma20"),
+    "swapping": ("offload", "superneurons"),
     "per-block checkpoint": ("checkpoint",),
     "recompute": ("checkpoint", "sqrt", "knapsack", "checkmate", "recompute"),
     "karma20": ("karma20",),
@@ -50,7 +53,7 @@ class Setting:
 
 def analyzed(model: str, batch: int, device: DeviceProfile, extra: dict[str, Any]) -> Work:
     with torch.device("meta"):
-        module, inputs = getattr(zoo, model)(batch=batch, **extra)
+        module, inputs = getattr(zoo, model)(batch=batch, **PAPER_SIZE.get(model, {}), **extra)
     return analyze(module, inputs, device=device)
 
 
