@@ -44,12 +44,15 @@ def make_plan(work: Work, problem: Problem, links: Links) -> tuple[Plan, Sequenc
 def _infeasible(work: Work, problem: Problem, budget: int, smallest: int) -> InfeasibleBudgetError:
     reserve = work.options.reserve
     hint = "" if work.options.strategy == "karma" else ', or try strategy="karma"'
+    held = f"Parameters, buffers and inputs alone hold {format_bytes(problem.base_bytes)}"
+    if problem.base_bytes > budget:
+        held += ", more than the budget: a plan moves activations, never those"
     return InfeasibleBudgetError(
         f"a step of this graph does not fit {format_bytes(budget)} with strategy "
         f'"{work.options.strategy}"; the smallest budget that does is {smallest + reserve} bytes '
         f"({format_bytes(smallest + reserve)}"
         + (f", {format_bytes(reserve)} of it reserved)" if reserve else ")")
-        + f". Parameters, buffers and inputs alone hold {format_bytes(problem.base_bytes)}. "
+        + f". {held}. "
         f"Give options={{'memory': {smallest + reserve}}} or more, or a smaller batch{hint}.",
         budget_bytes=budget,
         smallest_bytes=smallest + reserve,

@@ -66,6 +66,7 @@ def test_infeasible_names_the_smallest() -> None:
         module, inputs = models.gpt(**SMALL)
     with pytest.raises(InfeasibleBudgetError) as caught:
         karma_fx.plan(module, inputs, memory="1KiB")
+    assert "more than the budget: a plan moves activations, never those" in str(caught.value)
     karma_fx.plan(module, inputs, memory=caught.value.smallest_bytes)
 
 

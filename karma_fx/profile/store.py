@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+VERSION = 2
+"""Of how costs are measured; older figures are not used."""
+
 
 def cache_directory() -> Path:
     """``$KARMA_CACHE_DIR``, or ``karma_fx`` under the user's cache directory."""
@@ -35,7 +38,7 @@ class Store:
     """A dict of JSON values that outlives the process. Losing it costs time, never correctness."""
 
     def __init__(self, path: Path | None = None) -> None:
-        digest = hashlib.sha256(machine_name().encode()).hexdigest()[:16]
+        digest = hashlib.sha256(f"{machine_name()}|{VERSION}".encode()).hexdigest()[:16]
         self.path = path or cache_directory() / f"profile-{digest}.json"
         self._values: dict[str, Any] = _read(self.path)
         self._fresh: dict[str, Any] = {}

@@ -1,6 +1,8 @@
 """The paper's setting, simulated: batches that need a multiple of a device's memory.
 
     python -m karma_fx.tools.bench.paper_table --models resnet50 vgg16 --device v100-16gb
+    python -m karma_fx.tools.bench.paper_table --models megatron:size=1.2b --device h100-80gb \
+        --dtype bfloat16
 
 For each model the memory that keeping everything needs is found (on fake tensors) at two batch
 sizes; it is linear in the batch, so the batch for 1.5, 2, 3 and 4 times the device's memory
@@ -17,16 +19,19 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from math import exp, log
+from statistics import median
 from typing import Any
 
 import torch
 from tabulate import tabulate
 
 import karma_fx.models as zoo
-from karma_fx.compare import Comparison, compare
+from karma_fx.compare import Comparison, Row, compare
 from karma_fx.offline import analyze
 from karma_fx.profile.devices import DeviceProfile, find_device
 from karma_fx.strategies.keep import keep
+from karma_fx.tools.model import keywords
+from karma_fx.units import format_bytes
 from karma_fx.work import Work
 
 PAPER_SIZE: dict[str, dict[str, Any]] = {"unet": {"size": "paper"}}
@@ -52,8 +57,11 @@ class Setting:
 
 
 def analyzed(model: str, batch: int, device: DeviceProfile, extra: dict[str, Any]) -> Work:
+    """``model`` is a name of the zoo, with keyword arguments behind a colon, if any."""
+    name, _, given = model.partition(":")
+    arguments = {**PAPER_SIZE.get(name, {}), **keywords(given.split(",") if given else []), **extra}
     with torch.device("meta"):
-        module, inputs = getattr(zoo, model)(batch=batch, **PAPER_SIZE.get(model, {}), **extra)
+        module, inputs = getattr(zoo, name)(batch=batch, **arguments)
     return analyze(module, inputs, device=device)
 
 
@@ -96,6 +104,7 @@ def cells(setting: Setting) -> list[str]:
     karma = found.row("karma")
     row.append("-" if bound is None else f"{bound / unlimited:.3f}")
     row.append(f"{karma.step_us / bound:.3f}" if bound and karma.feasible else "-")
+    row.append("" if karma.feasible else format_bytes(karma.peak_bytes))
     return row
 
 
@@ -114,25 +123,57 @@ def speedups(done: list[Setting]) -> dict[str, tuple[float, int]]:
     return means
 
 
+def read(path: str) -> list[Setting]:
+    """The rows that an earlier run wrote."""
+    with open(path) as file:
+        rows = json.load(file)
+    for row in rows:
+        found = row["found"]
+        found["rows"] = tuple(Row(**r) for r in found["rows"])
+        row["found"] = Comparison(**found)
+    return [Setting(**row) for row in rows]
+
+
+def beaten(setting: Setting) -> bool:
+    found, karma = setting.found, setting.found.row("karma")
+    return any(r.feasible and not karma.step_us <= r.step_us for r in found.rows)
+
+
+def report(done: list[Setting]) -> None:
+    names = [row.name for row in done[0].found.rows]
+    headers = ["model", "needs", "batch", *names, "bound", "karma / bound", "smallest feasible"]
+    print(tabulate([cells(s) for s in done], headers, disable_numparse=True))
+    ratios = sorted(
+        s.found.row("karma").step_us / s.found.bound_us
+        for s in done
+        if s.found.bound_us and s.found.row("karma").feasible
+    )
+    if ratios:
+        print(f"karma / bound: median {median(ratios):.3f}, worst {ratios[-1]:.3f}")
+    slower = [f"{s.model} {s.multiple:g}x" for s in done if beaten(s)]
+    print(f"rows on which another strategy is faster than karma: {', '.join(slower) or 'none'}")
+    for family, (mean, rows) in speedups(done).items():
+        print(f"karma over the best of {family}: {mean:.3f} (geometric mean of {rows} rows)")
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="karma against the published strategies, simulated"
     )
-    parser.add_argument("--models", nargs="+", required=True, metavar="NAME")
+    parser.add_argument("--models", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--device", default="v100-16gb")
     parser.add_argument("--dtype", default="float32", help="default float32")
     parser.add_argument("--json", metavar="FILE", help="also write all numbers there")
+    parser.add_argument(
+        "--add", nargs="*", default=[], metavar="FILE", help="rows of earlier --json"
+    )
     args = parser.parse_args(argv)
     device, extra = find_device(args.device), {"dtype": getattr(torch, args.dtype)}
-    done: list[Setting] = []
+    done = [setting for path in args.add for setting in read(path)]
     for setting in settings(args.models, device, extra):
         done.append(setting)
         print(f"{setting.model} {setting.multiple:g}x: {setting.seconds:.0f} s", file=sys.stderr)
-    names = [row.name for row in done[0].found.rows]
-    headers = ["model", "needs", "batch", *names, "bound", "karma / bound"]
-    print(tabulate([cells(s) for s in done], headers, disable_numparse=True))
-    for family, (mean, rows) in speedups(done).items():
-        print(f"karma over the best of {family}: {mean:.3f} (geometric mean of {rows} rows)")
+    report(done)
     if args.json:
         with open(args.json, "w") as file:
             json.dump([asdict(s) for s in done], file, indent=1)
