@@ -22,7 +22,7 @@ def sequence_for(problem: Problem, seed: int) -> Sequence:
 
 
 @given(seeds, seeds, sizes)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_every_operation_has_its_inputs(seed: int, choice: int, layers: int) -> None:
     problem = random_problem(seed, layers)
     seq = sequence_for(problem, choice)
@@ -42,7 +42,7 @@ def test_every_operation_has_its_inputs(seed: int, choice: int, layers: int) -> 
 
 
 @given(seeds, seeds, sizes)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_nothing_is_recomputed_before_its_need(seed: int, choice: int, layers: int) -> None:
     problem = random_problem(seed, layers)
     seq = sequence_for(problem, choice)
@@ -96,7 +96,7 @@ def slow_curves(problem: Problem, seq: Sequence, placed: Placement | None) -> tu
 
 
 @given(seeds, seeds, sizes)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_liveness_is_exact(seed: int, choice: int, layers: int) -> None:
     problem = random_problem(seed, layers)
     seq = sequence_for(problem, choice)
@@ -107,7 +107,7 @@ def test_liveness_is_exact(seed: int, choice: int, layers: int) -> None:
 
 
 @given(seeds, seeds, sizes, st.floats(0.5, 1.0), st.sampled_from([10.0, 1000.0]))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_placement_keeps_the_budget(
     seed: int, choice: int, layers: int, share: float, rate: float
 ) -> None:
@@ -125,7 +125,7 @@ def test_placement_keeps_the_budget(
     assert max(forward + backward) <= placed.peak_bytes
     assert not placed.fits(budget) or max(forward + backward) <= budget
     timing = placed.timing
-    assert timing.step_us >= timing.compute_us
+    assert timing.step_us >= timing.compute_us * (1 - 1e-9)
     assert abs(timing.step_us - timing.compute_us - timing.stall_us) < 1e-6
     assert abs(timing.stall_us - sum(us for *_, us in timing.stalls)) < 1e-6
     for move in placed.moves:

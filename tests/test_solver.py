@@ -61,7 +61,7 @@ def test_near_brute_force(links: Links) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(3, 12), st.floats(0, 1), st.floats(0, 1))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_larger_budget_is_never_slower(seed: int, layers: int, a: float, b: float) -> None:
     problem, links = random_problem(seed, layers), LINKS[seed % 2]
     small, large = (budget_between(problem, links, share) for share in sorted((a, b)))
@@ -71,7 +71,7 @@ def test_a_larger_budget_is_never_slower(seed: int, layers: int, a: float, b: fl
 
 
 @given(st.integers(0, 10**6), st.integers(3, 12), st.floats(0, 1.1))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_no_plan_beats_the_bound(seed: int, layers: int, share: float) -> None:
     problem, links = random_problem(seed, layers), LINKS[seed % 2]
     budget = budget_between(problem, links, share)

@@ -43,7 +43,7 @@ def test_whole_pages(nbytes: int, expected: int) -> None:
     assert whole_pages(nbytes) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.booleans(), sizes, st.integers(0, 1 << 30)), max_size=60))
 def test_any_sequence(steps: list[tuple[bool, int, int]]) -> None:
     slots = Slots()
